@@ -1,0 +1,44 @@
+/// @file launch.cuh
+/// Starting a kernel: cudaLaunchKernelExC on the GPU, the fiber scheduler on the emulator.
+#pragma once
+
+#include <cstddef>
+
+namespace dsa {
+
+/// Largest dynamic shared memory of one block on Hopper (CUDA C++ Programming Guide, table of compute
+/// capabilities, 9.0): 227 KiB.
+inline constexpr std::size_t kMaxSharedMemory = 227 * 1024;
+
+/// What stands between `<<<` and `>>>`.
+struct LaunchConfig {
+  dim3 grid;                        ///< blocks; x up to 2^31-1, y and z up to 65535
+  dim3 block;                       ///< threads, at most 1024
+  std::size_t shared_bytes = 0;     ///< dynamic shared memory; past 48 KiB it is opted in to here
+  cudaStream_t stream = nullptr;
+};
+
+/// Starts `kernel(arguments...)` and returns the launch's own error; errors inside the kernel surface at the
+/// next synchronisation on the GPU, and here on the emulator.
+template <class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Arguments&... arguments) {
+#if defined(DSA_EMULATOR)
+  return emulator::run_grid(config.grid, config.block, config.shared_bytes,
+                            [&] { kernel(static_cast<Parameters>(arguments)...); });
+#else
+  const void* entry = reinterpret_cast<const void*>(kernel);
+  if (config.shared_bytes > 48 * 1024) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, int(config.shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchConfig_t native{};
+  native.gridDim = config.grid;
+  native.blockDim = config.block;
+  native.dynamicSmemBytes = config.shared_bytes;
+  native.stream = config.stream;
+  return cudaLaunchKernelEx(&native, kernel, static_cast<Parameters>(arguments)...);
+#endif
+}
+
+}  // namespace dsa
