@@ -1,0 +1,222 @@
+#include <climits>
+#include <cmath>
+
+#include "generate.hpp"
+
+namespace dsa::harness {
+
+namespace {
+
+struct Sizes {
+  int s_q = 2, s_kv = 130, h_i = 64, d_i = 128;
+  int64_t stride = 0;  ///< 0: rows begin on 16-byte boundaries
+  bool clean = true;
+  uint64_t seed = 1;
+};
+
+using Window = std::function<std::pair<int32_t, int32_t>(int64_t query)>;
+
+Problem indexer(const Sizes& s, const Window& window) {
+  IndexerArgs a;
+  a.s_q = s.s_q;
+  a.s_kv = s.s_kv;
+  a.h_i = s.h_i;
+  a.d_i = s.d_i;
+  a.clean = s.clean;
+  a.logits_stride = s.stride ? s.stride : (s.s_kv + 3) / 4 * 4;
+  Problem p{a, {}};
+  p.inputs["q"] = generate::normal(DType::kE4M3, {s.s_q, s.h_i, s.d_i}, s.seed);
+  p.inputs["k"] = generate::normal(DType::kE4M3, {s.s_kv, s.d_i}, s.seed + 100);
+  // Every row another scale, none a power of two; weights of either sign.
+  p.inputs["k_scale"] = generate::uniform({s.s_kv}, s.seed + 200, 0.3f, 1.4f);
+  p.inputs["weights"] = generate::normal(DType::kF32, {s.s_q, s.h_i}, s.seed + 300, 0.1f);
+  p.inputs["ks"] = generate::integers({s.s_q}, [&](int64_t i) { return window(i).first; });
+  p.inputs["ke"] = generate::integers({s.s_q}, [&](int64_t i) { return window(i).second; });
+  return p;
+}
+
+Window whole(int s_kv) {
+  return [=](int64_t) { return std::pair(0, s_kv); };
+}
+
+/// The last s_q of s_kv tokens, each seeing itself and what came before.
+Window suffix(int s_q, int s_kv) {
+  return [=](int64_t i) { return std::pair(0, int32_t(s_kv - s_q + i + 1)); };
+}
+
+/// Windows of every odd kind, one per query.
+const std::vector<std::pair<int32_t, int32_t>> kOddWindows = {
+    {0, 0},   {50, 50},   {90, 10}, {-7, 20}, {100, 1000}, {INT_MIN, INT_MAX}, {INT_MAX, INT_MIN},
+    {-9, -3}, {500, 900}, {1, 2},   {63, 65}, {64, 128},   {127, 130},         {129, 130}};
+
+Window odd_windows() {
+  return [](int64_t i) { return kOddWindows[std::size_t(i)]; };
+}
+
+/// Queries that see only columns of their own request: (queries, tokens) per request.
+Window ragged(const std::vector<std::pair<int, int>>& requests) {
+  std::vector<std::pair<int32_t, int32_t>> windows;
+  int32_t start = 0;
+  for (const auto& [queries, tokens] : requests) {
+    for (int i = 0; i < queries; ++i) windows.emplace_back(start, start + tokens - queries + i + 1);
+    start += tokens;
+  }
+  return [windows](int64_t i) { return windows[std::size_t(i)]; };
+}
+
+/// Two heads whose products have opposite signs: exactly -2; -12 without the ReLU, 0 with a second one on the
+/// sum.
+Problem relu_per_head() {
+  Problem p = indexer({1, 70, 64, 128}, whole(70));
+  for (const char* name : {"q", "k", "weights", "k_scale"}) {
+    Tensor& t = p.inputs.at(name);
+    generate::fill(t, 0, t.elements(), std::string(name) == "k_scale" ? 1 : 0);
+  }
+  generate::set(p.inputs.at("q"), 0, 1);
+  generate::set(p.inputs.at("q"), 128, -1);
+  for (int j = 0; j < 70; ++j) generate::set(p.inputs.at("k"), j * 128, 2);
+  generate::set(p.inputs.at("weights"), 0, -1);
+  generate::set(p.inputs.at("weights"), 1, 5);
+  return p;
+}
+
+bool relu_matters(const Problem& p) {
+  return run_reference(p).at("logits").at(0) == -2;
+}
+
+Problem nan_keys() {
+  Problem p = indexer({3, 130, 64, 128}, [](int64_t i) { return std::pair(int32_t(10 * i), int32_t(100)); });
+  Tensor& k = p.inputs.at("k");
+  for (int64_t row : {40, 110}) std::fill_n(k.data<e4m3>() + row * 128, 128, e4m3{0x7f});
+  return p;
+}
+
+bool nan_inside_and_outside(const Problem& p) {
+  return std::isnan(p.inputs.at("k").at(40 * 128)) && std::isnan(p.inputs.at("k").at(110 * 128)) &&
+         run_reference(p).at("logits").at(40) == 0;
+}
+
+Problem zero_rows() {
+  Problem p = indexer({2, 130, 64, 128}, whole(130));
+  generate::fill(p.inputs.at("k"), 7 * 128, 8 * 128, 0);
+  generate::set(p.inputs.at("k_scale"), 7, 1e-4f / 448);
+  generate::fill(p.inputs.at("q"), 64 * 128, 2 * 64 * 128, 0);  // query 1: all logits 0, an exact plateau
+  return p;
+}
+
+Problem largest_values() {
+  Problem p = indexer({2, 130, 64, 128}, whole(130));
+  for (const char* name : {"q", "k"}) {
+    Tensor& t = p.inputs.at(name);
+    for (int64_t i = 0; i < t.elements(); ++i) {
+      generate::set(t, i, generate::hash(9, uint64_t(i)) & 1 || name[0] == 'k' ? 448.f : -448.f);
+    }
+  }
+  return p;
+}
+
+bool has_every_odd_window(const Problem& p) {
+  const auto& args = std::get<IndexerArgs>(p.args);
+  bool inverted = false, negative = false, beyond = false;
+  for (int64_t i = 0; i < args.s_q; ++i) {
+    const double ks = p.inputs.at("ks").at(i), ke = p.inputs.at("ke").at(i);
+    inverted = inverted || ke < ks;
+    negative = negative || ks < 0;
+    beyond = beyond || ke > args.s_kv;
+  }
+  return inverted && negative && beyond;
+}
+
+std::string bench_name(const Sizes& s) {
+  return "s_q:" + std::to_string(s.s_q) + "/s_kv:" + std::to_string(s.s_kv) +
+         "/h_i:" + std::to_string(s.h_i) + "/d_i:" + std::to_string(s.d_i);
+}
+
+}  // namespace
+
+std::vector<Case> indexer_cases() {
+  std::vector<Case> cases;
+  const auto add = [&](CaseKind kind, std::string name, std::string what, std::function<Problem()> make,
+                       std::function<bool(const Problem&)> holds = nullptr) {
+    cases.push_back(
+        {Stage::kIndexer, kind, std::move(name), std::move(what), std::move(make), std::move(holds)});
+  };
+  for (int h_i : {32, 64}) {
+    for (int d_i : {64, 128}) {
+      const Sizes s{2, 130, h_i, d_i};
+      add(CaseKind::kSmall, "basic/h_i:" + std::to_string(h_i) + "/d_i:" + std::to_string(d_i),
+          "every shape of DeepSeek's indexers, with a tail of columns",
+          [s] { return indexer(s, whole(130)); });
+    }
+  }
+  for (int s_kv : {1, 63, 64, 65, 257}) {
+    add(CaseKind::kSmall, "s_kv:" + std::to_string(s_kv), "column counts around the tile sizes", [s_kv] {
+      return indexer({1, s_kv}, whole(s_kv));
+    });
+  }
+  add(CaseKind::kSmall, "s_q:5", "a number of queries that no tile divides", [] {
+    return indexer({5, 96}, whole(96));
+  });
+  add(CaseKind::kSmall, "d_i:32", "a width whose rows are shorter than a 128-byte swizzle row", [] {
+    return indexer({2, 70, 32, 32}, whole(70));
+  });
+  for (bool clean : {true, false}) {
+    add(
+        CaseKind::kSmall, clean ? "odd_windows" : "odd_windows/raw",
+        "inverted, negative, empty and overlong windows",
+        [clean] {
+          return indexer({int(kOddWindows.size()), 130, 32, 64, 0, clean}, odd_windows());
+        },
+        has_every_odd_window);
+  }
+  add(CaseKind::kSmall, "causal", "each query sees itself and what came before", [] {
+    return indexer({4, 100}, suffix(4, 100));
+  });
+  add(CaseKind::kSmall, "ragged",
+      "three requests in one batch, one with a single query and one without a prefix", [] {
+        return indexer({9, 83}, ragged({{3, 10}, {1, 67}, {5, 6}}));
+      });
+  add(
+      CaseKind::kSmall, "padded_rows",
+      "rows further apart than they are long: the padding must stay untouched",
+      [] {
+        return indexer({3, 130, 64, 128, 256}, suffix(3, 130));
+      },
+      [](const Problem& p) { return std::get<IndexerArgs>(p.args).logits_stride > 130; });
+  add(CaseKind::kSmall, "padded_rows/raw", "the same in the raw mode", [] {
+    return indexer({3, 130, 64, 128, 256, false}, suffix(3, 130));
+  });
+  add(CaseKind::kSmall, "odd_stride", "rows that begin on 4-byte boundaries only", [] {
+    return indexer({3, 131, 64, 128, 131}, whole(131));
+  });
+  add(CaseKind::kSmall, "relu_per_head", "ReLU before the sum over heads and not after it", relu_per_head,
+      relu_matters);
+  add(CaseKind::kSmall, "nan_keys", "NaN keys give 0 inside the window and nothing outside", nan_keys,
+      nan_inside_and_outside);
+  add(CaseKind::kSmall, "zero_rows", "a key of zeros, and a query of zeros: logits exactly 0", zero_rows);
+  add(CaseKind::kSmall, "largest_values", "the largest e4m3 values", largest_values);
+  add(CaseKind::kSmall, "s_q:0", "no queries", [] { return indexer({0, 64}, whole(64)); });
+  add(CaseKind::kSmall, "s_kv:0", "no keys", [] { return indexer({2, 0}, whole(0)); });
+
+  const Sizes wide{32832, 65536, 64, 128, 0, true, 2};
+  add(
+      CaseKind::kLarge, "2^31_logits", "row offsets beyond 2^31 elements",
+      [=] {
+        return indexer(wide, [=](int64_t i) {
+          return i >= wide.s_q - 64 ? std::pair(0, wide.s_kv) : std::pair(wide.s_kv - 128, wide.s_kv);
+        });
+      },
+      [=](const Problem&) { return int64_t(wide.s_q) * wide.s_kv > int64_t(1) << 31; });
+  add(CaseKind::kLarge, "s_q:70000", "more queries than a grid's y axis may have", [] {
+    return indexer({70000, 256}, whole(256));
+  });
+  for (const Sizes s : {Sizes{4096, 4096}, Sizes{8192, 8192}, Sizes{4096, 32768}}) {
+    add(CaseKind::kLarge, "causal/" + bench_name(s), "DeepSeek-V3.2 shapes",
+        [=] { return indexer(s, suffix(s.s_q, s.s_kv)); });
+    add(CaseKind::kBench, bench_name(s) + "/causal", "prefill",
+        [=] { return indexer(s, suffix(s.s_q, s.s_kv)); });
+  }
+  return cases;
+}
+
+}  // namespace dsa::harness

@@ -1,0 +1,280 @@
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <limits>
+
+#include "generate.hpp"
+
+namespace dsa::harness {
+
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Sizes {
+  int rows = 2, n = 1000, topk = 64;
+  bool deterministic = false;
+  int64_t stride = 0;  ///< 0: rows begin on 16-byte boundaries
+};
+
+using Value = std::function<float(int64_t row, int64_t column)>;
+using Window = std::function<std::pair<int32_t, int32_t>(int64_t row)>;
+
+Problem topk(const Sizes& s, Tensor logits, const Window& window = nullptr) {
+  TopkArgs a;
+  a.rows = s.rows;
+  a.n = s.n;
+  a.topk = s.topk;
+  a.deterministic = s.deterministic;
+  a.logits_stride = s.stride ? s.stride : (s.n + 3) / 4 * 4;
+  Problem p{a, {}};
+  p.inputs["logits"] = std::move(logits);
+  p.inputs["ks"] = generate::integers({s.rows}, [&](int64_t i) { return window ? window(i).first : 0; });
+  p.inputs["ke"] = generate::integers({s.rows}, [&](int64_t i) { return window ? window(i).second : s.n; });
+  return p;
+}
+
+Problem topk(const Sizes& s, const Value& value, const Window& window = nullptr) {
+  Tensor logits(DType::kF32, {s.rows, s.n});
+  for (int64_t i = 0; i < logits.elements(); ++i) logits.data<float>()[i] = value(i / s.n, i % s.n);
+  return topk(s, std::move(logits), window);
+}
+
+Problem random(const Sizes& s, const Window& window = nullptr) {
+  return topk(s, generate::normal(DType::kF32, {s.rows, s.n}, 3), window);
+}
+
+double noise(int64_t row, int64_t column) {
+  return double(generate::hash(uint64_t(row), uint64_t(column)) >> 11) * 0x1p-53;
+}
+
+/// A few winners above a plateau of zeros, which ReLU makes ordinary.
+float plateau(int64_t row, int64_t column, int winners) {
+  const int64_t scattered = column * 7919 % 1000;  // a permutation of [0, 1000)
+  return scattered < winners ? float(1 + noise(row, column)) : 0.f;
+}
+
+/// All values within one binade: they share sign, exponent and the first mantissa bits.
+float one_binade(int64_t row, int64_t column) {
+  return float(1 + 0.245 * noise(row, column));
+}
+
+float denormal(int64_t row, int64_t column) {
+  const float tiny = float(1 + column % 500) * std::numeric_limits<float>::denorm_min();
+  return (column + row) % 3 ? tiny : -tiny;
+}
+
+float extreme(int64_t row, int64_t column) {
+  constexpr float kValues[] = {7e4f, -7e4f, 1e30f,   -1e30f,   kInf,  -kInf,
+                               0,    -0.0f, 3.4e38f, -3.4e38f, 65504, -65504};
+  return column % 5 == row % 5 ? kValues[column / 5 % 12] : float(noise(row, column));
+}
+
+float with_nan(int64_t row, int64_t column) {
+  const float sign = column % 4 == 0 ? 1.f : -1.f;
+  return column % 2 == 0 ? std::copysign(kNan, sign) : float(noise(row, column));
+}
+
+/// Few values, each many times: ties everywhere.
+float few_values(int64_t row, int64_t column) {
+  return float(generate::hash(uint64_t(row) + 50, uint64_t(column)) % 4);
+}
+
+/// Rows of one candidate between full rows: state that is kept from the row before shows.
+std::pair<int32_t, int32_t> alternating(int64_t row) {
+  return row % 2 ? std::pair(500, 501) : std::pair(0, 1000);
+}
+
+const std::vector<std::pair<int32_t, int32_t>> kOddWindows = {
+    {0, 0},  {50, 50}, {900, 10},    {-7, 20}, {970, 5000}, {INT_MIN, INT_MAX}, {INT_MAX, INT_MIN},
+    {-1, 0}, {-9, -3}, {1000, 1001}, {1, 65},  {3, 68},     {5, 900},           {999, 1000}};
+
+std::pair<int32_t, int32_t> odd_window(int64_t row) {
+  return kOddWindows[std::size_t(row)];
+}
+
+bool has_odd_windows(const Problem& p) {
+  bool inverted = false, negative = false, beyond = false, misaligned = false;
+  for (int64_t i = 0; i < std::get<TopkArgs>(p.args).rows; ++i) {
+    const double ks = p.inputs.at("ks").at(i), ke = p.inputs.at("ke").at(i);
+    inverted = inverted || ke < ks;
+    negative = negative || ks < 0;
+    beyond = beyond || ke > std::get<TopkArgs>(p.args).n;
+    misaligned = misaligned || (ks > 0 && std::fmod(ks, 4) != 0);
+  }
+  return inverted && negative && beyond && misaligned;
+}
+
+int64_t count(const Problem& p, const std::function<bool(float)>& property) {
+  const Tensor& logits = p.inputs.at("logits");
+  return std::count_if(logits.data<float>(), logits.data<float>() + logits.elements(), property);
+}
+
+bool ties_at_threshold(const Problem& p) {
+  const auto& a = std::get<TopkArgs>(p.args);
+  std::vector<float> row(p.inputs.at("logits").data<float>(), p.inputs.at("logits").data<float>() + a.n);
+  std::sort(row.begin(), row.end(), std::greater<>());
+  return a.n > a.topk && row[std::size_t(a.topk) - 1] == row[std::size_t(a.topk)];
+}
+
+std::string size_name(const Sizes& s) {
+  return "rows:" + std::to_string(s.rows) + "/n:" + std::to_string(s.n) + "/topk:" + std::to_string(s.topk);
+}
+
+void add_small(const std::function<void(std::string, std::string, std::function<Problem()>,
+                                        std::function<bool(const Problem&)>)>& add,
+               bool deterministic) {
+  const std::string suffix = deterministic ? "/deterministic" : "";
+  const auto small = [&](const std::string& name, const char* what, std::function<Problem()> make,
+                         std::function<bool(const Problem&)> holds = nullptr) {
+    add(name + suffix, what, std::move(make), std::move(holds));
+  };
+  Sizes s;
+  s.deterministic = deterministic;
+  const auto with = [s](int rows, int n, int topk, int64_t stride = 0) {
+    Sizes t = s;
+    t.rows = rows, t.n = n, t.topk = topk, t.stride = stride;
+    return t;
+  };
+  small("random", "plain data", [=] { return random(s); });
+  for (int k : {1, 2, 63, 128}) {
+    small("topk:" + std::to_string(k), "numbers of selected columns",
+          [=] { return random(with(2, 300, k)); });
+  }
+  for (int n : {0, 1, 5, 63, 64, 65}) {
+    small("n:" + std::to_string(n), "rows shorter than topk, as long, and one longer: -1 comes last",
+          [=] { return random(with(2, n, 64)); });
+  }
+  small("rows:0", "no rows", [=] { return random(with(0, 100, 64)); });
+  for (int winners : {0, 1, 63, 64}) {
+    small(
+        "plateau/winners:" + std::to_string(winners), "winners above a plateau of zeros",
+        [=] { return topk(s, [=](int64_t i, int64_t j) { return plateau(i, j, winners); }); },
+        [=](const Problem& p) { return count(p, [](float x) { return x > 0; }) == 2 * winners; });
+  }
+  small(
+      "all_equal", "rows of one value each",
+      [=] {
+        return topk(with(3, 1000, 64), [](int64_t i, int64_t) { return i == 0 ? 0.f : i == 1 ? 1.f : -3.f; });
+      },
+      ties_at_threshold);
+  small(
+      "few_values", "ties at every rank", [=] { return topk(s, few_values); }, ties_at_threshold);
+  small(
+      "one_binade", "all values in [1, 1.245): one coarse radix bin", [=] { return topk(s, one_binade); },
+      [](const Problem& p) { return count(p, [](float x) { return x < 1 || x >= 1.245f; }) == 0; });
+  small("sorted", "rising", [=] { return topk(s, [](int64_t, int64_t j) { return float(j); }); });
+  small("reversed", "falling", [=] { return topk(s, [](int64_t, int64_t j) { return float(-j); }); });
+  small("organ_pipe", "rising, then falling",
+        [=] { return topk(s, [](int64_t, int64_t j) { return float(std::min(j, 999 - j)); }); });
+  small(
+      "denormals", "denormal numbers of either sign", [=] { return topk(s, denormal); },
+      [](const Problem& p) {
+        return count(p, [](float x) { return std::fpclassify(x) == FP_SUBNORMAL; }) == 2000;
+      });
+  small(
+      "extreme", "infinities and values beyond the range of fp16",
+      [=] { return topk(with(3, 1000, 100), extreme); },
+      [](const Problem& p) {
+        return count(p, [](float x) { return x == kInf; }) > 0 &&
+               count(p, [](float x) { return x == -kInf; }) > 0;
+      });
+  small(
+      "mostly_minus_infinity", "3 finite values among -inf: 13 slots stay -1",
+      [=] {
+        return topk(with(2, 51, 16),
+                    [](int64_t i, int64_t j) { return j % 20 == i + 3 ? float(-j) : -kInf; });
+      },
+      [](const Problem& p) { return count(p, [](float x) { return x > -kInf; }) == 6; });
+  small(
+      "nan", "NaN of either sign is never selected", [=] { return topk(with(2, 100, 64), with_nan); },
+      [](const Problem& p) { return count(p, [](float x) { return std::isnan(x); }) == 100; });
+  small(
+      "signed_zeros", "-0 equals +0",
+      [=] {
+        return topk(s, [](int64_t i, int64_t j) {
+          return generate::hash(uint64_t(i) + 9, uint64_t(j)) & 1 ? 0.f : -0.f;
+        });
+      },
+      [](const Problem& p) { return count(p, [](float x) { return std::signbit(x); }) > 100; });
+  small(
+      "odd_windows", "inverted, negative, empty, overlong and misaligned windows",
+      [=] { return random(with(int(kOddWindows.size()), 1000, 64), odd_window); }, has_odd_windows);
+  small("garbage_outside", "NaN and huge values outside the window are not candidates", [=] {
+    return topk(
+        with(2, 400, 64),
+        [](int64_t i, int64_t j) {
+          return j < 101 || j >= 303 ? (j % 2 ? kNan : 1e30f) : float(noise(i, j));
+        },
+        [](int64_t) { return std::pair(101, 303); });
+  });
+  small("alternating_rows", "one-candidate rows between full rows: nothing is kept from the row before",
+        [=] { return random(with(6, 1000, 64), alternating); });
+  small("padded_rows", "rows further apart than they are long",
+        [=] { return random(with(3, 1000, 64, 1024)); });
+  small("odd_stride", "rows that begin on 4-byte boundaries only",
+        [=] { return random(with(3, 1001, 64, 1001)); });
+  small("one_binade/n:9000", "more values in one radix bin than a buffer of candidates may hold",
+        [=] { return topk(with(1, 9000, 512), one_binade); });
+}
+
+}  // namespace
+
+std::vector<Case> topk_cases() {
+  std::vector<Case> cases;
+  const auto add = [&](CaseKind kind, std::string name, std::string what, std::function<Problem()> make,
+                       std::function<bool(const Problem&)> holds = nullptr) {
+    cases.push_back(
+        {Stage::kTopk, kind, std::move(name), std::move(what), std::move(make), std::move(holds)});
+  };
+  for (bool deterministic : {false, true}) {
+    add_small(
+        [&](std::string name, std::string what, std::function<Problem()> make,
+            std::function<bool(const Problem&)> holds) {
+          add(CaseKind::kSmall, std::move(name), std::move(what), std::move(make), std::move(holds));
+        },
+        deterministic);
+  }
+
+  for (bool deterministic : {false, true}) {
+    const std::string suffix = deterministic ? "/deterministic" : "";
+    for (int n : {2049, 4095, 4096, 4097, 8192, 131072}) {
+      const Sizes s{4, n, 2048, deterministic};
+      add(CaseKind::kLarge, "one_binade/n:" + std::to_string(n) + suffix,
+          "bins around and above every buffer size", [=] {
+            return topk(s, generate::uniform({s.rows, s.n}, 6, 1.0f, 1.245f));
+          });
+    }
+    const Sizes s{300, 100000, 2048, deterministic};
+    add(CaseKind::kLarge, "plateau/n:100000" + suffix,
+        "a plateau of zeros around 0, 1, 2047 and 2048 winners, more rows than SMs", [=] {
+          return topk(s, [=](int64_t i, int64_t j) {
+            constexpr int kWinners[] = {0, 1, 2047, 2048};
+            return j * 7919 % s.n < kWinners[i % 4] ? float(1 + noise(i, j)) : 0.f;
+          });
+        });
+    add(CaseKind::kLarge, "random/n:262144" + suffix, "so long that normal data overflow a buffer of 4096",
+        [=] {
+          return random({8, 262144, 2048, deterministic});
+        });
+  }
+  add(
+      CaseKind::kLarge, "2^31_logits", "row offsets beyond 2^31 elements",
+      [] {
+        const Sizes s{32832, 65536, 2048};
+        return random(
+            s, [=](int64_t i) { return i >= s.rows - 8 ? std::pair(0, s.n) : std::pair(s.n - 256, s.n); });
+      },
+      [](const Problem& p) { return p.inputs.at("logits").elements() > int64_t(1) << 31; });
+  add(CaseKind::kLarge, "rows:70000", "more rows than a grid's y axis may have", [] {
+    return random({70000, 256, 64});
+  });
+  for (const Sizes s : {Sizes{4096, 4096, 2048}, Sizes{4096, 8192, 2048}, Sizes{4096, 32768, 2048},
+                        Sizes{1024, 131072, 2048}, Sizes{64, 32768, 2048}, Sizes{1, 131072, 2048}}) {
+    add(CaseKind::kBench, size_name(s), "random logits", [=] { return random(s); });
+  }
+  return cases;
+}
+
+}  // namespace dsa::harness

@@ -1,0 +1,57 @@
+/// @file expectation.hpp
+/// What the outputs of a problem must be, and how much of an error its data excuse. Internal to Judge.
+#pragma once
+
+#include "check.hpp"
+
+namespace dsa::harness {
+
+/// One output.
+struct Expectation {
+  Expected want;
+  // See Tolerance; `element_scale` is multiplied by a factor that depends on the kernel's accuracy.
+  std::vector<double> element_scale;
+  std::vector<double> noise;
+  std::vector<double> row_slack;
+};
+
+/// Flat query numbers [0, count): all of them in order when n is 0, else n of them, always the first and the
+/// last.
+std::vector<int64_t> sample(int64_t count, int64_t n, uint64_t seed);
+
+/// An output that covers the given rows of a tensor with `values` still to be filled in.
+Expectation expectation(std::string name, std::vector<int64_t> shape, std::vector<int64_t> rows);
+
+/// min(kLargestLogitSlack, kF32Sum * |logit|), 0 for infinities.
+double logit_slack(double logit);
+
+std::vector<Expectation> expect_quantize(const Problem& problem, int64_t n, uint64_t seed);
+std::vector<Expectation> expect_indexer(const Problem& problem, int64_t n, uint64_t seed);
+std::vector<Expectation> expect_fwd(const Problem& problem, int64_t n, uint64_t seed);
+std::vector<Expectation> expect_bwd(const Problem& problem, int64_t n, uint64_t seed);
+
+// What the data excuse when the expected values come from a file and cover all rows.
+void add_excuses_indexer(const Problem& problem, Expectation& logits);
+void add_excuses_fwd(const TensorMap& want, Expectation& output);
+void add_excuses_bwd(const Problem& problem, Expectation& output);
+
+/// The selected values of some rows, judged without regard to order or to the choice inside a tie.
+class TopkExpectation {
+ public:
+  /// From the reference.
+  TopkExpectation(const Problem& problem, int64_t n, uint64_t seed);
+  /// From want_values_desc [rows, topk] and want_count [rows].
+  TopkExpectation(const Problem& problem, const TensorMap& want, const std::string& source);
+  Verdict judge(const Tensor& indices) const;
+
+ private:
+  std::string row_error(int64_t at, const int32_t* columns) const;
+
+  const Problem& problem_;
+  TopkArgs args_;  ///< with host pointers
+  std::vector<int64_t> rows_;
+  std::vector<std::vector<float>> values_;   ///< per row, descending
+  std::vector<std::vector<int32_t>> exact_;  ///< per row in the deterministic mode, else empty
+};
+
+}  // namespace dsa::harness
