@@ -41,8 +41,7 @@ struct Window {
   int first, last;
 };
 DSA_DEVICE Window window_of(const TopkArgs& a, int row) {
-  const int first = max(a.ks[row], 0);
-  return {first, min(a.ke[row], a.n)};
+  return {min(max(a.ks[row], 0), a.n), min(max(a.ke[row], 0), a.n)};
 }
 
 /// [T1] The k-th largest key in s.prefix, and in s.wanted how many of the keys equal to it belong to the k largest.
@@ -102,7 +101,10 @@ static __global__ void __launch_bounds__(kThreads) kernel(const TopkArgs a) {
   for (int j = written + t; j < a.topk; j += kThreads) indices[j] = kInvalid;
 }
 
-static const char* unsupported(const TopkArgs&) { return nullptr; }
+static const char* unsupported(const TopkArgs& a) {
+  if (a.n > 0x7fffffff - 2 * kThreads) return "n must be below 2^31 - 512 (columns are counted in 32 bits)";
+  return nullptr;
+}
 
 static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   if (a.rows == 0) return cudaSuccess;

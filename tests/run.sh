@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# The tests: `bash tests/run.sh` on a fresh Debian 12 or Ubuntu 24.04, with or without nvcc, with or without a GPU.
+#
+#   bash tests/run.sh [--quick] [--no-docs]
+#
+# Builds in build/, build-asan/ and build-tsan/ beside this folder's parent, and runs
+#   1. everything with the ordinary build: reference, harness, emulator, ptxas guard, documentation site, and the
+#      GPU tests when there is a Hopper GPU;
+#   2. the harness and the emulated kernels under the address and undefined-behaviour sanitizers, together with a
+#      copy of walkthrough/your_kernel, built as a reader would;
+#   3. the emulated kernels under the thread sanitizer.
+# --quick runs the first part only; --no-docs leaves the documentation out.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+source "$root/walkthrough/setup.sh"
+cd "$root"
+
+quick=no docs=ON
+for option in "$@"; do
+  case $option in
+    --quick) quick=yes ;;
+    --no-docs) docs=OFF ;;
+    *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
+  esac
+done
+
+need "${build_packages[@]}" "${test_packages[@]}"
+if [ $docs = ON ] && ! need "${docs_packages[@]}"; then
+  echo "Without them the documentation cannot be tested; use --no-docs to leave it out." >&2
+  exit 1
+fi
+
+failed=()
+# lane NAME FOLDER CTEST-OPTION... -- CMAKE-OPTION...
+lane() {
+  local name=$1 folder=$2 ctest_options=()
+  shift 2
+  while [ "$1" != -- ]; do ctest_options+=("$1"); shift; done
+  shift
+  say "$name: configure and build"
+  if ! { configure "$folder" "$@" && build "$folder"; }; then failed+=("$name (build)"); return; fi
+  say "$name: test"
+  ctest --test-dir "$folder" --output-on-failure --no-tests=error -j "$(nproc)" "${ctest_options[@]}" || failed+=("$name")
+}
+
+lane "tests" build -- -DCMAKE_BUILD_TYPE=Release -DDSA_DOCS=$docs
+if [ $quick = no ]; then
+  mine=$(mktemp -d)
+  trap 'rm -rf "$mine"' EXIT
+  sed 's/"mine"/"my_kernel"/' walkthrough/your_kernel/template.cu >"$mine/my_kernel.cu"
+  lane "address sanitizer and your own kernel" build-asan -L 'harness|emulator|golden|cli' -- \
+    -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDSA_CUDA=OFF -DDSA_SANITIZE=address "-DDSA_USER_KERNELS=$mine"
+  lane "thread sanitizer" build-tsan -L 'emulator|race' -- \
+    -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDSA_CUDA=OFF -DDSA_SANITIZE=thread
+fi
+
+if [ ${#failed[@]} -gt 0 ]; then
+  printf '\nFAILED: %s\n' "${failed[@]}"
+  exit 1
+fi
+printf '\nAll tests passed.\n'
