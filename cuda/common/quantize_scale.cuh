@@ -15,6 +15,7 @@ DSA_DEVICE float larger_magnitude(float amax, float x) {
 }
 
 /// max(amax, 1e-4) / 448, rounded up to a power of two in kRowPow2 mode, 1 in kNone mode.
+// [scale_of]
 DSA_DEVICE float scale_of(float amax, ScaleMode mode) {
   if (mode == ScaleMode::kNone) return 1.0f;
   const float scale = fmaxf(amax, 1e-4f) / kE4m3Max;
@@ -24,6 +25,7 @@ DSA_DEVICE float scale_of(float amax, ScaleMode mode) {
   const uint32_t bits = __float_as_uint(scale);
   const uint32_t mantissa = bits & 0x007fffffu;
   return __uint_as_float(mantissa ? bits - mantissa + 0x00800000u : bits);
+// [scale_of]
 }
 
 }  // namespace dsa

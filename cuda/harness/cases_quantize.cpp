@@ -30,6 +30,38 @@ Tensor with_amax(const std::vector<float>& amax, int n) {
   return x;
 }
 
+/// Rows whose quotients fall half-way between two e4m3 codes, where one unit in the last place decides the byte.
+Tensor half_way_quotients() {
+  const std::vector<float> amax = {0.0123f * 448, 3.7f, 1e-3f, 77.7f, 1e4f, 3e38f};
+  constexpr int kCodes = 0x7e;  // the finite positive codes
+  Tensor x = with_amax(amax, 576);
+  for (std::size_t row = 0; row < amax.size(); ++row) {
+    const float scale = amax[row] / kE4m3Max;
+    for (int j = 0; j < 2 * kCodes; ++j) {
+      const float low = to_float(e4m3{uint8_t(j / 2)}), high = to_float(e4m3{uint8_t(j / 2 + 1)});
+      x.data<float>()[row * 576 + 16 + std::size_t(j)] = (j % 2 ? -0.5f : 0.5f) * (low + high) * scale;
+    }
+  }
+  return x;
+}
+
+/// How many bytes would differ if the values were multiplied by the reciprocal of the scale.
+int bytes_that_a_reciprocal_changes(const Problem& p) {
+  const auto& args = std::get<QuantizeArgs>(p.args);
+  const Tensor& x = p.inputs.at("x");
+  int different = 0;
+  for (int64_t row = 0; row < args.rows; ++row) {
+    float amax = 0;
+    for (int j = 0; j < args.n; ++j) amax = std::max(amax, std::fabs(x.data<float>()[row * args.n + j]));
+    const float scale = std::max(amax, 1e-4f) / kE4m3Max, reciprocal = 1 / scale;
+    for (int j = 0; j < args.n; ++j) {
+      const float value = x.data<float>()[row * args.n + j];
+      different += to_e4m3(value / scale).bits != to_e4m3(value * reciprocal).bits;
+    }
+  }
+  return different;
+}
+
 /// 448 * 2^n and its neighbours: where the power-of-two scale must change.
 Tensor scale_edges() {
   std::vector<float> amax;
@@ -110,9 +142,11 @@ std::vector<Case> quantize_cases() {
     small("tiny_rows", "rows of zeros and of almost nothing: the scale stays positive", tiny_rows,
           has_zero_and_subnormal_rows);
     small("scale_edges", "amax at 448 * 2^n and one float to either side", scale_edges, straddles_edges);
-    small("odd_scales", "division by the scale against multiplication with its reciprocal", [] {
-      return with_amax({0.0123f * 448, 3.7f, 1e-3f, 77.7f, 1e4f, 3e38f}, 576);
-    });
+    // The claim concerns the row mode: a power of two has an exact reciprocal.
+    small("half_way_quotients", "division by the scale, not multiplication with its reciprocal",
+          half_way_quotients, m.mode == ScaleMode::kRow ? [](const Problem& p) {
+            return bytes_that_a_reciprocal_changes(p) > 20;
+          } : std::function<bool(const Problem&)>{});
     small("rows:0", "no rows at all", [] { return Tensor(DType::kBF16, {0, 128}); });
   }
   add(

@@ -181,6 +181,10 @@ void add_small(const std::function<void(std::string, std::string, std::function<
                count(p, [](float x) { return x == -kInf; }) > 0;
       });
   small(
+      "near_lowest", "the largest logits share the lowest binade: their keys begin with eight zero bits",
+      [=] { return topk(s, [](int64_t, int64_t j) { return -2e38f - float(j * 31 % 1000) * 1e35f; }); },
+      [](const Problem& p) { return count(p, [](float x) { return x > -0x1p127f; }) == 0; });
+  small(
       "mostly_minus_infinity", "3 finite values among -inf: 13 slots stay -1",
       [=] {
         return topk(with(2, 51, 16),

@@ -24,12 +24,15 @@ static __global__ void __launch_bounds__(kThreads) kernel(const IndexerArgs a) {
   if (column >= a.s_kv) return;
   float* logit = a.logits + row * a.logits_stride + column;
 
+  // [window]
   // Clamping matters only for the promise that no key outside [0, s_kv) is read, and `column` already is inside.
   if (column < a.ks[row] || column >= a.ke[row]) {
     if (a.clean) *logit = -INFINITY;
     return;
+  // [window]
   }
 
+  // [dot_products]
   const e4m3* k = a.k + int64_t(column) * a.d_i;
   const e4m3* q = a.q + int64_t(row) * a.h_i * a.d_i;
   const float* weights = a.weights + int64_t(row) * a.h_i;
@@ -43,6 +46,7 @@ static __global__ void __launch_bounds__(kThreads) kernel(const IndexerArgs a) {
     sum += weights[h] * fmaxf(dot, 0.0f);        // ReLU per head, before the weight, whose sign is free
   }
   *logit = sum * a.k_scale[column];
+  // [dot_products]
 }
 
 static const char* unsupported(const IndexerArgs& a) {

@@ -30,6 +30,7 @@ template <class T> static __global__ void __launch_bounds__(kThreads) kernel(con
   x += row * a.n;
   e4m3* bytes = a.bytes + row * a.n;
 
+  // [amax]
   // [Q1]
   float amax = 0;
   for (int j = lane; j < a.n; j += 32) amax = larger_magnitude(amax, value_of(x[j]));
@@ -37,9 +38,12 @@ template <class T> static __global__ void __launch_bounds__(kThreads) kernel(con
     amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, distance));
   const float scale = scale_of(amax, a.mode);
   if (lane == 0) a.scale[row] = scale;
+  // [amax]
 
+  // [divide]
   // [Q2] A division, not a multiplication by the reciprocal: 1/scale is rounded, and would move bytes.
   for (int j = lane; j < a.n; j += 32) bytes[j] = e4m3_from(value_of(x[j]) / scale);
+  // [divide]
 }
 
 static const char* unsupported(const QuantizeArgs& a) {

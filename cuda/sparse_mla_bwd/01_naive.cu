@@ -52,6 +52,7 @@ static __global__ void __launch_bounds__(kThreads) backward(const SparseMlaBwdAr
   const int32_t* indices = index_list(a, batch, query, group);
   const int64_t limit = row_limit(a, query);
 
+  // [delta]
   float product = 0;
   for (int d = t; d < kDimQK; d += kThreads) s.q[d] = float_from(a.q[head_row * kDimQK + d]);
   for (int d = t; d < kDimV; d += kThreads) {
@@ -60,6 +61,7 @@ static __global__ void __launch_bounds__(kThreads) backward(const SparseMlaBwdAr
   }
   const float delta = block_sum(product, s.partial);   // its barriers also publish q and d_out
   if (t == 0) a.delta[head_row] = delta;
+  // [delta]
 
   const float lse = a.lse[head_row];
   // lse = +inf marks a query without valid slots: exp(logit - inf) = 0, so it would add zeros everywhere. Leaving
@@ -69,6 +71,7 @@ static __global__ void __launch_bounds__(kThreads) backward(const SparseMlaBwdAr
 
   float dq[kColumns] = {};
   for (int tile = 0; tile < slots; tile += kSlots) {
+    // [scores]
     // [B1] One slot per thread. The index is judged before an address is formed from it.
     const int slot = tile + t;
     const int index = slot < slots ? indices[slot] : kInvalid;
@@ -87,7 +90,9 @@ static __global__ void __launch_bounds__(kThreads) backward(const SparseMlaBwdAr
       s.ds[t] = p * (dp - delta) * a.sm_scale;
     }
     __syncthreads();
+    // [scores]
 
+    // [gradients]
     // [B2] Three columns per thread. The latent columns of a KV row are both K and V; the rope columns only K.
     for (int j = 0; j < kSlots; ++j) {
       if (s.row[j] == kInvalid) continue;
@@ -99,6 +104,7 @@ static __global__ void __launch_bounds__(kThreads) backward(const SparseMlaBwdAr
       }
     }
     __syncthreads();                             // before the next tile overwrites row, p and ds
+    // [gradients]
   }
   for (int n = 0; n < kColumns; ++n) a.dq[head_row * kDimQK + t + n * kThreads] = bf16_from(dq[n]);
 }
@@ -120,6 +126,7 @@ static const char* unsupported(const SparseMlaBwdArgs& a) {
   return nullptr;
 }
 
+// [launch]
 static cudaError_t launch(const SparseMlaBwdArgs& a, cudaStream_t stream) {
   const int64_t ctas = int64_t(a.b) * a.s_q * a.h_q;
   const int64_t elements = int64_t(a.b) * a.s_kv * a.g * kDimQK;
@@ -133,6 +140,7 @@ static cudaError_t launch(const SparseMlaBwdArgs& a, cudaStream_t stream) {
   if (elements > 0)
     if (const cudaError_t e = dsa::launch(round_dkv, flat, a.dkv_f32, a.dkv, elements)) return e;
   return cudaSuccess;
+// [launch]
 }
 
 static const Register<SparseMlaBwdArgs, unsupported, launch> registered{

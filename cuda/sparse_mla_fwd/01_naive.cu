@@ -19,7 +19,7 @@
 ///                                                                         __syncthreads
 ///
 /// Shared memory  q 2304 B, logits, probabilities and rows 3 x 512 B: 3840 B.
-/// Every KV row is read twice from L2 by every head: 2 * 128 heads * 1152 B per (query, slot). That is the cost
+/// Every head reads every KV row twice, once as K and once as V: 128 * (1152 + 1024) B per (query, slot). That is the cost
 /// the later rungs remove by computing 64 heads per CTA.
 #include "../common/register.cuh"
 #include "../common/selected.cuh"
@@ -39,6 +39,7 @@ struct SharedStorage {
 };
 
 /// q . k over the 576 columns of one KV row.
+// [dot]
 template <class T> DSA_DEVICE float dot(const float (&q)[kDimQK], const T* k) {
   float sum = 0;
   for (int d = 0; d < kDimQK; d += 4) {
@@ -46,6 +47,7 @@ template <class T> DSA_DEVICE float dot(const float (&q)[kDimQK], const T* k) {
     sum += q[d] * x.x + q[d + 1] * x.y + q[d + 2] * x.z + q[d + 3] * x.w;
   }
   return sum;
+// [dot]
 }
 
 /// @tparam T bf16 or e4m3, the type of q and kv
@@ -73,6 +75,7 @@ template <class T> static __global__ void __launch_bounds__(kThreads) kernel(con
   float l = 0;                    // sum of exp(logit - m) so far
   float out[kColumns] = {};       // sum of exp(logit - m) * v so far, columns 4t..4t+3
   for (int tile = 0; tile < slots; tile += kSlots) {
+    // [scores]
     // [S1] One slot per thread. The index is judged before an address is formed from it.
     const int slot = tile + t;
     const int index = slot < slots ? indices[slot] : kInvalid;
@@ -84,7 +87,9 @@ template <class T> static __global__ void __launch_bounds__(kThreads) kernel(con
       s.logit[t] = dot(s.q, kv + kv_row(index) * kDimQK) * (logit_scale * kv_scale);
     }
     __syncthreads();
+    // [scores]
 
+    // [softmax]
     // [S2] Every thread finds the same maximum, so m and l need no exchange.
     float m_new = m;
     for (int j = 0; j < kSlots; ++j) m_new = fmaxf(m_new, s.logit[j]);
@@ -95,7 +100,9 @@ template <class T> static __global__ void __launch_bounds__(kThreads) kernel(con
     l *= rescale;
     for (float& x : out) x *= rescale;
     __syncthreads();
+    // [softmax]
 
+    // [output]
     // [S3] Four output columns per thread. Invalid rows are skipped, not multiplied by zero: 0 * NaN is NaN.
     for (int j = 0; j < kSlots; ++j) {
       if (s.row[j] == kInvalid) continue;
@@ -109,8 +116,10 @@ template <class T> static __global__ void __launch_bounds__(kThreads) kernel(con
       out[3] += p * kv_scale * v.w;
     }
     __syncthreads();                             // before the next tile overwrites row, logit and p
+    // [output]
   }
 
+  // [finish]
   const bool empty = l == 0;
   const float lse = empty ? INFINITY : m + logf(l);
   // The sink joins the denominator alone: out *= 1 / (1 + exp(sink - lse)).
@@ -120,6 +129,7 @@ template <class T> static __global__ void __launch_bounds__(kThreads) kernel(con
   if (t == 0) {
     a.lse[head_row] = lse;
     a.max_logits[head_row] = m;
+  // [finish]
   }
 }
 

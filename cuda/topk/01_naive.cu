@@ -45,13 +45,14 @@ DSA_DEVICE Window window_of(const TopkArgs& a, int row) {
 }
 
 /// [T1] The k-th largest key in s.prefix, and in s.wanted how many of the keys equal to it belong to the k largest.
-/// With at most k selectable keys: prefix kNeverSelected, so that every one of them is larger.
+/// With fewer than k selectable keys: prefix kNeverSelected, so that every one of them is larger, and wanted 0.
 DSA_DEVICE void find_threshold(SharedStorage& s, const float* logits, Window window, int k) {
   const int t = threadIdx.x;
   if (t == 0) {
     s.prefix = 0;
     s.wanted = k;
   }
+  // [histogram]
   for (int shift = 32 - kDigitBits; shift >= 0; shift -= kDigitBits) {
     s.histogram[t] = 0;                          // kThreads == kBins
     __syncthreads();
@@ -61,15 +62,19 @@ DSA_DEVICE void find_threshold(SharedStorage& s, const float* logits, Window win
     for (int column = window.first + t; column < window.last; column += kThreads) {
       const uint32_t key = sortable_key(logits[column]);
       if (key != kNeverSelected && (key & decided) == prefix) atomicAdd(&s.histogram[key >> shift & (kBins - 1)], 1);
+  // [histogram]
     }
+    // [walk]
     __syncthreads();
     if (t == 0) {
       int bin = kBins - 1;
       while (bin >= 0 && s.histogram[bin] < s.wanted) s.wanted -= s.histogram[bin--];
       s.prefix = bin < 0 ? kNeverSelected : prefix | uint32_t(bin) << shift;
+      if (bin < 0) s.wanted = 0;
     }
     __syncthreads();
-    if (s.prefix == kNeverSelected) return;      // fewer than k keys: only the first round can end here
+    if (s.wanted == 0) return;                   // fewer than k keys: only the first round can end here
+    // [walk]
   }
 }
 
@@ -83,14 +88,15 @@ static __global__ void __launch_bounds__(kThreads) kernel(const TopkArgs a) {
 
   find_threshold(s, logits, window, a.topk);
   const uint32_t threshold = s.prefix;
-  const int wanted_ties = threshold == kNeverSelected ? 0 : s.wanted;
+  const int wanted_ties = s.wanted;
 
+  // [write]
   // [T2] 256 columns at a time; block_rank keeps column order.
   int written = 0, ties = 0;
   for (int tile = window.first; tile < window.last; tile += kThreads) {
     const int column = tile + t;
     const uint32_t key = column < window.last ? sortable_key(logits[column]) : kNeverSelected;
-    const bool tie = key == threshold && key != kNeverSelected;
+    const bool tie = key == threshold;
     const Rank tie_rank = block_rank(tie, s.warp_total);
     const bool take = key > threshold || (tie && ties + tie_rank.before < wanted_ties);
     const Rank rank = block_rank(take, s.warp_total);
@@ -99,6 +105,7 @@ static __global__ void __launch_bounds__(kThreads) kernel(const TopkArgs a) {
     ties += tie_rank.total;
   }
   for (int j = written + t; j < a.topk; j += kThreads) indices[j] = kInvalid;
+  // [write]
 }
 
 static const char* unsupported(const TopkArgs& a) {

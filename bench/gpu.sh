@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Everything that needs a Hopper GPU, in one call:
+#
+#   bash bench/gpu.sh FOLDER [PART...]
+#
+# PARTs, all by default, in this order:
+#   tests      every test of the build, the GPU ones and the large cases included
+#   sanitize   compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on the small cases of every rung
+#   pipeline   indexer -> top-k -> forward -> backward at DeepSeek-V3.2 sizes
+#   profile    where each kernel of the pipeline spends its time, by ncu: profile.csv
+#   bench      the ladder of every stage, with its yardsticks
+#
+# Writes FOLDER/summary.txt (one line per step), a log per step, and the measurements as JSON: pipeline.json and
+# bench.json, which `docs/results/` keeps. Every step has a time limit. Clocks and power are left as they are.
+set -uo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+out=${1:?usage: bash bench/gpu.sh FOLDER [PART...]}
+shift
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(tests sanitize pipeline profile bench)
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+cd "$root"
+source walkthrough/setup.sh
+need "${build_packages[@]}" "${test_packages[@]}" || exit 1
+
+profile_metrics=(gpu__time_duration.sum sm__issue_active.avg.pct_of_peak_sustained_elapsed
+  sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_elapsed l1tex__throughput.avg.pct_of_peak_sustained_elapsed
+  l1tex__t_sector_hit_rate.pct lts__throughput.avg.pct_of_peak_sustained_elapsed
+  dram__throughput.avg.pct_of_peak_sustained_elapsed)
+
+failures=0
+# step NAME SECONDS COMMAND... : runs with a time limit, keeps the output, notes the outcome.
+step() {
+  local name=$1 limit=$2 begin=$SECONDS status
+  shift 2
+  say "$name"
+  timeout --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1
+  status=$?
+  tail -n 4 "$out/$name.log"
+  if [ $status -ne 0 ]; then failures=$((failures + 1)); tail -n 30 "$out/$name.log"; fi
+  printf '%-28s status %d, %d s\n' "$name" $status $((SECONDS - begin)) | tee -a "$out/summary.txt"
+  return $status
+}
+
+nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm,power.draw,power.limit --format=csv | tee "$out/summary.txt"
+step configure 120 cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DDSA_CUDA=ON || exit 1
+step build 600 cmake --build build || exit 1
+dsa=build/bin/dsa
+
+for part in "${parts[@]}"; do
+  case $part in
+    tests) step tests 500 ctest --test-dir build --output-on-failure --no-tests=error -j "$(nproc)" ;;
+    sanitize)
+      for tool in memcheck racecheck initcheck synccheck; do
+        step "sanitize-$tool" 300 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
+          "$dsa" check --device gpu --repeats 1
+      done ;;
+    pipeline) step pipeline 300 "$dsa" pipeline --device gpu --json "$out/pipeline.json" ;;
+    profile)
+      # Shares of the peak rate of each unit, in per cent, and the L1 hit rate. Clocks are left alone.
+      step profile 200 ncu --clock-control none --csv --log-file "$out/profile.csv" --kernel-name-base demangled \
+        --kernel-name 'regex:^(static |void )*dsa::' --metrics "$(IFS=,; echo "${profile_metrics[*]}")" \
+        "$dsa" pipeline --device gpu ;;
+    bench) step bench 500 "$dsa" bench --json "$out/bench.json" ;;
+    *) echo "no part called $part" >&2; exit 2 ;;
+  esac
+done
+say "summary"
+cat "$out/summary.txt"
+exit $((failures > 0))
