@@ -10,8 +10,9 @@
 #   profile    where each kernel of the pipeline spends its time, by ncu: profile.csv
 #   bench      the ladder of every stage, with its yardsticks
 #
-# Writes FOLDER/summary.txt (one line per step), a log per step, and the measurements as JSON: pipeline.json and
-# bench.json, which `docs/results/` keeps. Every step has a time limit. Clocks and power are left as they are.
+# Writes FOLDER/summary.txt (one line per step), logs.tar.gz (what every step printed), and the measurements:
+# pipeline.json and bench.json, which `docs/results/` keeps, and profile.csv. Every step has a time limit. Clocks and
+# power are left as they are. BENCH_OPTIONS="--stage topk --append" narrows the last part.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:?usage: bash bench/gpu.sh FOLDER [PART...]}
@@ -20,6 +21,8 @@ parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(tests sanitize pipeline profile bench)
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
+logs=$(mktemp -d)
+trap 'tar -czf "$out/logs.tar.gz" -C "$logs" . && rm -rf "$logs"' EXIT
 cd "$root"
 source walkthrough/setup.sh
 need "${build_packages[@]}" "${test_packages[@]}" || exit 1
@@ -35,10 +38,10 @@ step() {
   local name=$1 limit=$2 begin=$SECONDS status
   shift 2
   say "$name"
-  timeout --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1
+  timeout --kill-after=10 "$limit" "$@" >"$logs/$name.log" 2>&1
   status=$?
-  tail -n 4 "$out/$name.log"
-  if [ $status -ne 0 ]; then failures=$((failures + 1)); tail -n 30 "$out/$name.log"; fi
+  tail -n 4 "$logs/$name.log"
+  if [ $status -ne 0 ]; then failures=$((failures + 1)); tail -n 40 "$logs/$name.log"; fi
   printf '%-28s status %d, %d s\n' "$name" $status $((SECONDS - begin)) | tee -a "$out/summary.txt"
   return $status
 }
@@ -62,7 +65,7 @@ for part in "${parts[@]}"; do
       step profile 200 ncu --clock-control none --csv --log-file "$out/profile.csv" --kernel-name-base demangled \
         --kernel-name 'regex:^(static |void )*dsa::' --metrics "$(IFS=,; echo "${profile_metrics[*]}")" \
         "$dsa" pipeline --device gpu ;;
-    bench) step bench 500 "$dsa" bench --json "$out/bench.json" ;;
+    bench) step bench 560 "$dsa" bench --json "$out/bench.json" ${BENCH_OPTIONS:-} ;;
     *) echo "no part called $part" >&2; exit 2 ;;
   esac
 done
