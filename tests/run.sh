@@ -31,26 +31,26 @@ if [ $docs = ON ] && ! need "${docs_packages[@]}"; then
 fi
 
 failed=()
-# lane NAME FOLDER CTEST-OPTION... -- CMAKE-OPTION...
+# lane NAME FOLDER "TARGET..." CTEST-OPTION... -- CMAKE-OPTION...
 lane() {
-  local name=$1 folder=$2 ctest_options=()
-  shift 2
+  local name=$1 folder=$2 targets=$3 ctest_options=()
+  shift 3
   while [ "$1" != -- ]; do ctest_options+=("$1"); shift; done
   shift
   say "$name: configure and build"
-  if ! { configure "$folder" "$@" && build "$folder"; }; then failed+=("$name (build)"); return; fi
+  if ! { configure "$folder" "$@" && build "$folder" --target $targets; }; then failed+=("$name (build)"); return; fi
   say "$name: test"
   ctest --test-dir "$folder" --output-on-failure --no-tests=error -j "$(nproc)" "${ctest_options[@]}" || failed+=("$name")
 }
 
-lane "tests" build -- -DCMAKE_BUILD_TYPE=Release -DDSA_DOCS=$docs
+lane "tests" build all -- -DCMAKE_BUILD_TYPE=Release -DDSA_DOCS=$docs
 if [ $quick = no ]; then
   mine=$(mktemp -d)
   trap 'rm -rf "$mine"' EXIT
   sed 's/"mine"/"my_kernel"/' walkthrough/your_kernel/template.cu >"$mine/my_kernel.cu"
-  lane "address sanitizer and your own kernel" build-asan -L 'harness|emulator|golden|cli' -- \
+  lane "address sanitizer and your own kernel" build-asan "dsa harness_tests emulator_tests" -L 'harness|emulator|golden|cli' -E random_2 -- \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDSA_CUDA=OFF -DDSA_SANITIZE=address "-DDSA_USER_KERNELS=$mine"
-  lane "thread sanitizer" build-tsan -L 'emulator|race' -- \
+  lane "thread sanitizer" build-tsan "dsa emulator_tests" -L 'emulator|race' -E round_robin -- \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDSA_CUDA=OFF -DDSA_SANITIZE=thread
 fi
 
