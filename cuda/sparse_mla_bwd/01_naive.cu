@@ -130,7 +130,8 @@ static const char* unsupported(const SparseMlaBwdArgs& a) {
 static cudaError_t launch(const SparseMlaBwdArgs& a, cudaStream_t stream) {
   const int64_t ctas = int64_t(a.b) * a.s_q * a.h_q;
   const int64_t elements = int64_t(a.b) * a.s_kv * a.g * kDimQK;
-  const LaunchConfig flat{dim3(unsigned(std::min<int64_t>((elements + 255) / 256, 8192))), dim3(256), 0, stream};
+  // Eight elements per thread, and not more CTAs than fill the chip a few times over.
+  const LaunchConfig flat{dim3(unsigned(std::min<int64_t>((elements + 2047) / 2048, 4096))), dim3(256), 0, stream};
   if (elements > 0)
     if (const cudaError_t e = dsa::launch(clear, flat, a.dkv_f32, elements)) return e;
   if (ctas > 0)

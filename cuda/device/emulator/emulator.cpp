@@ -7,7 +7,6 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
-#include <random>
 #include <stdexcept>
 #include <vector>
 
@@ -82,6 +81,18 @@ const char* op_name(WarpOp op) {
   return "?";
 }
 
+/// splitmix64 (Steele, Lea, Flood 2014). Not <random>'s engines: their code would be shared with instrumented files in
+/// a thread-sanitizer build, and then reported.
+struct Random {
+  uint64_t state = 0;
+  uint64_t operator()() {
+    uint64_t z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+  }
+};
+
 struct Thread {
   Fiber fiber;
   uint3 index{};
@@ -148,7 +159,7 @@ class Scheduler {
   std::array<uint64_t, kMaxThreads / 64> ready_{};   // one bit per thread
   std::vector<Warp> warps_;
   Barrier barrier_;
-  std::mt19937_64 random_;
+  Random random_;
   unsigned char* shared_ = nullptr;
   std::size_t shared_bytes_ = 0;
   bool faulted_ = false;
@@ -188,7 +199,7 @@ cudaError_t Scheduler::run(dim3 grid, dim3 block, std::size_t shared_bytes, cons
 #if defined(__SANITIZE_ADDRESS__)
   __asan_poison_memory_region(shared_ + shared_bytes, allocated - shared_bytes);
 #endif
-  random_.seed(schedule.seed);
+  random_.state = schedule.seed;
   main_.adopt_current();
   faulted_ = false;
 
@@ -244,10 +255,8 @@ void Scheduler::run_block(uint3 index) {
   }
   // What the block wrote happened before whatever the host, or the next block, does.
   __tsan_acquire(this);
-  for (std::size_t t = 0; t < thread_count_; ++t) {
-    if (threads_[t].exited) threads_[t].fiber.retire();
-    else threads_[t].fiber.abandon();
-  }
+  for (std::size_t t = 0; t < thread_count_; ++t)
+    if (!threads_[t].exited) threads_[t].fiber.abandon(main_);
 }
 
 /// First function on every fiber.

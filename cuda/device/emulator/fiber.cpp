@@ -115,10 +115,13 @@ char* StackPool::top(std::size_t index) const {
   return memory_ + (index + 1) * (kStackBytes + page_bytes());
 }
 
-Fiber::~Fiber() { retire(); }
+Fiber::~Fiber() {
+#if defined(DSA_THREAD_SANITIZER)
+  if (owns_sanitizer_fiber_) __tsan_destroy_fiber(sanitizer_fiber_);
+#endif
+}
 
 void Fiber::prepare(char* stack_top, void (*entry)()) {
-  retire();
   stack_bottom_ = stack_top - StackPool::kStackBytes;
   stack_bytes_ = StackPool::kStackBytes;
   fake_stack_ = nullptr;
@@ -140,7 +143,8 @@ void Fiber::prepare(char* stack_top, void (*entry)()) {
   stack_pointer_ = slots;
 #endif
 #if defined(DSA_THREAD_SANITIZER)
-  sanitizer_fiber_ = __tsan_create_fiber(0);
+  // Making one costs a millisecond, so a handle serves one thread after another.
+  if (!owns_sanitizer_fiber_) sanitizer_fiber_ = __tsan_create_fiber(0);
   owns_sanitizer_fiber_ = true;
 #endif
 }
@@ -151,15 +155,13 @@ void Fiber::adopt_current() {
 #endif
 }
 
-void Fiber::retire() {
+void Fiber::abandon([[maybe_unused]] Fiber& heir) {
 #if defined(DSA_THREAD_SANITIZER)
-  if (owns_sanitizer_fiber_) __tsan_destroy_fiber(sanitizer_fiber_);
+  __tsan_switch_to_fiber(sanitizer_fiber_, __tsan_switch_to_fiber_no_sync);
+  __tsan_switch_to_fiber(heir.sanitizer_fiber_, 0);
 #endif
-  sanitizer_fiber_ = nullptr;
   owns_sanitizer_fiber_ = false;
 }
-
-void Fiber::abandon() { owns_sanitizer_fiber_ = false; }
 
 void Fiber::switch_to(Fiber& from, Fiber& to, [[maybe_unused]] bool synchronise) {
 #if defined(__SANITIZE_ADDRESS__)

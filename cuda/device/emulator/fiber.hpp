@@ -41,11 +41,9 @@ class Fiber {
   static void switch_to(Fiber& from, Fiber& to, bool synchronise);
   /// First statement of every `entry`: completes the switch for the address sanitizer.
   static void entered();
-  /// A thread sanitizer's handle is made by `prepare` and released here once the fiber has run to its end.
-  void retire();
-  /// Instead of `retire`, for a fiber that was stopped half-way: its handle stays with the sanitizer, which would
-  /// object to its end.
-  void abandon();
+  /// Says that this fiber was stopped half-way and will be prepared anew. `heir`, the running fiber, is ordered after
+  /// what it did; its handle stays with the sanitizer, which would object to its end.
+  void abandon(Fiber& heir);
 
  private:
   void* stack_pointer_ = nullptr;
