@@ -58,7 +58,7 @@ std::vector<Ladder> ladders_of(const Results& results, const Registry& registry,
 std::string ladder_text(const Ladder& ladder);
 /// The same in Markdown.
 std::string ladder_markdown(const Ladder& ladder);
-/// One line per stage in Markdown: first and best rung of the case with the best ratio, sustained regime.
+/// One line per stage in Markdown: first and best rung of the first case in the results, sustained regime.
 std::string summary_markdown(const Results& results, const Registry& registry);
 
 /// Adds `[STAGE] [--json FILE] [--markdown]` to a command or program that prints ladders.

@@ -117,7 +117,7 @@ std::string summary_markdown(const Results& results, const Registry& registry) {
     for (Ladder& ladder : ladders_of(results, registry, stage)) {
       const LadderRow* best = ladder.best();
       if (ladder.regime != regime_name(Regime::kSustained) || ladder.warm || !best) continue;
-      if (!chosen || best->ratio.value_or(0) > chosen->best()->ratio.value_or(0)) chosen = std::move(ladder);
+      if (!chosen) chosen = std::move(ladder);
     }
     if (!chosen) {
       table.rows.push_back({stage_name(stage), "", "not measured", "", "", "", ""});
@@ -135,7 +135,7 @@ std::string summary_markdown(const Results& results, const Registry& registry) {
     const auto found = results.context.find(key);
     return found == results.context.end() ? std::string("unknown") : found->second;
   };
-  return table.markdown() + "\nFor each stage the case with the best ratio, after a second of load. " +
+  return table.markdown() + "\nFor each stage its first benchmark case, after a second of load. " +
          context("gpu") + ", " + context("date").substr(0, 10) + ".\n";
 }
 

@@ -79,7 +79,7 @@ TEST_CASE("the table says time, rate, share, gain, how work is counted, and on w
   CHECK(ladder_markdown(ladder) == expected);
 }
 
-TEST_CASE("the summary takes the case with the best ratio, and has a line for every stage") {
+TEST_CASE("the summary takes the first case of the results, and has a line for every stage") {
   const std::string summary = summary_markdown(synthetic_results(), synthetic_registry());
   CHECK(
       summary.find("| topk | rows 4, n 100, topk 8 | 01_naive: 8.00 ms | 03_one_pass: 2.00 ms | 2000 GB/s | "
