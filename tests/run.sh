@@ -7,7 +7,7 @@
 #   1. everything with the ordinary build: reference, harness, emulator, ptxas guard, documentation site, and the
 #      GPU tests when there is a Hopper GPU;
 #   2. the harness and the emulated kernels under the address and undefined-behaviour sanitizers, together with a
-#      copy of walkthrough/your_kernel, built as a reader would;
+#      copy of walkthrough/your_kernel and the solved exercises of the chapters, built as a reader would build them;
 #   3. the emulated kernels under the thread sanitizer.
 # --quick runs the first part only; --no-docs leaves the documentation out.
 set -euo pipefail
@@ -48,7 +48,8 @@ if [ $quick = no ]; then
   mine=$(mktemp -d)
   trap 'rm -rf "$mine"' EXIT
   sed 's/"mine"/"my_kernel"/' walkthrough/your_kernel/template.cu >"$mine/my_kernel.cu"
-  lane "address sanitizer and your own kernel" build-asan "dsa harness_tests emulator_tests" -L 'harness|emulator|golden|cli' -E random_2 -- \
+  bash tests/solve_exercises.sh "$mine"
+  lane "address sanitizer, your own kernel, the exercises" build-asan "dsa harness_tests emulator_tests" -L 'harness|emulator|golden|cli' -E random_2 -- \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDSA_CUDA=OFF -DDSA_SANITIZE=address "-DDSA_USER_KERNELS=$mine"
   lane "thread sanitizer" build-tsan "dsa emulator_tests" -L 'emulator|race' -E 'round_robin|random_2' -- \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDSA_CUDA=OFF -DDSA_SANITIZE=thread
