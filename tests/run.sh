@@ -38,7 +38,8 @@ lane() {
   while [ "$1" != -- ]; do ctest_options+=("$1"); shift; done
   shift
   say "$name: configure and build"
-  if ! { configure "$folder" "$@" && build "$folder" --target $targets; }; then failed+=("$name (build)"); return; fi
+  # DSA_TESTS: walkthrough/run.sh may have configured the same folder without them.
+  if ! { configure "$folder" -DDSA_TESTS=ON "$@" && build "$folder" --target $targets; }; then failed+=("$name (build)"); return; fi
   say "$name: test"
   ctest --test-dir "$folder" --output-on-failure --no-tests=error -j "$(nproc)" "${ctest_options[@]}" || failed+=("$name")
 }
