@@ -12,27 +12,6 @@ namespace dsa::reference {
 
 namespace {
 
-/// The forward problem whose gradient this is: validity and loading are the forward's.
-SparseMlaFwdArgs forward_of(const SparseMlaBwdArgs& args) {
-  SparseMlaFwdArgs forward;
-  forward.b = args.b;
-  forward.s_q = args.s_q;
-  forward.s_kv = args.s_kv;
-  forward.h_q = args.h_q;
-  forward.g = args.g;
-  forward.topk = args.topk;
-  forward.sm_scale = args.sm_scale;
-  forward.causal = args.causal;
-  forward.q_start = args.q_start;
-  forward.kv_stride = args.kv_stride;
-  forward.q = args.q;
-  forward.kv = args.kv;
-  forward.indices = args.indices;
-  forward.topk_length = args.topk_length;
-  forward.attn_sink = args.attn_sink;
-  return forward;
-}
-
 /// The heads of one query that read one KV group, empty heads left out.
 struct LiveHeads {
   std::vector<int64_t> heads;  ///< their numbers in [0, h_q)
@@ -120,6 +99,26 @@ QueryGradient backward_query(const SparseMlaBwdArgs& args, int64_t batch, int64_
 }
 
 }  // namespace
+
+SparseMlaFwdArgs forward_of(const SparseMlaBwdArgs& args) {
+  SparseMlaFwdArgs forward;
+  forward.b = args.b;
+  forward.s_q = args.s_q;
+  forward.s_kv = args.s_kv;
+  forward.h_q = args.h_q;
+  forward.g = args.g;
+  forward.topk = args.topk;
+  forward.sm_scale = args.sm_scale;
+  forward.causal = args.causal;
+  forward.q_start = args.q_start;
+  forward.kv_stride = args.kv_stride;
+  forward.q = args.q;
+  forward.kv = args.kv;
+  forward.indices = args.indices;
+  forward.topk_length = args.topk_length;
+  forward.attn_sink = args.attn_sink;
+  return forward;
+}
 
 QueryGradient sparse_mla_bwd_query(const SparseMlaBwdArgs& args, int64_t batch, int64_t query) {
   return backward_query(args, batch, query, nullptr);

@@ -24,6 +24,9 @@
 
 namespace dsa::reference {
 
+/// The forward problem whose gradients `args` asks for: same sizes, inputs and validity, no outputs.
+SparseMlaFwdArgs forward_of(const SparseMlaBwdArgs& args);
+
 struct QueryGradient {
   Matrix dq;     ///< [h_q, 576]
   Vector delta;  ///< [h_q]

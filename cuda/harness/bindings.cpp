@@ -8,8 +8,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// ---- The table of pointers
-// -----------------------------------------------------------------------------------
+// ---- The table of pointers -------------------------------------------------------------------------------
 
 template <class T>
 void** slot(T*& pointer) {
@@ -82,8 +81,7 @@ std::vector<Binding> table(SparseMlaBwdArgs& a) {
           bind("delta", DType::kF32, {a.b, a.s_q, a.h_q}, slot(a.delta), kOutput)};
 }
 
-// ---- describe
-// --------------------------------------------------------------------------------------------------
+// ---- describe --------------------------------------------------------------------------------------------
 
 std::string item(const char* name, int64_t value) {
   return std::string(" ") + name + "=" + std::to_string(value);

@@ -115,8 +115,7 @@ const char* status_name(Status status) {
   return "?";
 }
 
-// ---- Buffer
-// --------------------------------------------------------------------------------------------------
+// ---- Buffer ----------------------------------------------------------------------------------------------
 
 Buffer::Buffer(Machine& machine, std::size_t bytes, unsigned char guard)
     : machine_(&machine), bytes_(bytes), guard_(guard) {
@@ -148,8 +147,7 @@ std::string Buffer::guard_report() const {
   return "";
 }
 
-// ---- Resident
-// ------------------------------------------------------------------------------------------------
+// ---- Resident --------------------------------------------------------------------------------------------
 
 struct Resident::Bound {
   Binding binding;
@@ -273,8 +271,7 @@ std::string Resident::guard_report() const {
   return "";
 }
 
-// ---- Running
-// -------------------------------------------------------------------------------------------------
+// ---- Running ---------------------------------------------------------------------------------------------
 
 RunResult launch_once(const RungEntry& rung, Machine& machine, Resident& resident) {
   resident.poison_outputs();

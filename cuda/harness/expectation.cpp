@@ -42,8 +42,7 @@ double logit_slack(double logit) {
   return std::isfinite(logit) ? std::min(kLargestLogitSlack, kF32Sum * std::fabs(logit)) : 0;
 }
 
-// ---- Quantize
-// ------------------------------------------------------------------------------------------------
+// ---- Quantize --------------------------------------------------------------------------------------------
 
 std::vector<Expectation> expect_quantize(const Problem& problem, int64_t n, uint64_t seed) {
   const auto args = std::get<QuantizeArgs>(host_args(problem));
@@ -66,8 +65,7 @@ std::vector<Expectation> expect_quantize(const Problem& problem, int64_t n, uint
   return {std::move(bytes), std::move(scale)};
 }
 
-// ---- Indexer
-// -------------------------------------------------------------------------------------------------
+// ---- Indexer ---------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -135,16 +133,20 @@ void add_excuses_indexer(const Problem& problem, Expectation& logits) {
   set_windows(args, logits);
 }
 
-// ---- Sparse MLA forward
-// ----------------------------------------------------------------------------------------
+std::vector<int64_t> heads_of(const std::vector<int64_t>& queries, int h_q) {
+  std::vector<int64_t> heads;
+  for (int64_t query : queries) {
+    for (int64_t h = 0; h < h_q; ++h) heads.push_back(query * h_q + h);
+  }
+  return heads;
+}
+
+// ---- Sparse MLA forward ----------------------------------------------------------------------------------
 
 std::vector<Expectation> expect_fwd(const Problem& problem, int64_t n, uint64_t seed) {
   const auto args = std::get<SparseMlaFwdArgs>(host_args(problem));
   const std::vector<int64_t> queries = sample(int64_t(args.b) * args.s_q, n, seed);
-  std::vector<int64_t> heads;
-  for (int64_t query : queries) {
-    for (int64_t h = 0; h < args.h_q; ++h) heads.push_back(query * args.h_q + h);
-  }
+  const std::vector<int64_t> heads = heads_of(queries, args.h_q);
   Expectation out = expectation("out", {args.b, args.s_q, args.h_q, kDimV}, heads);
   Expectation lse = expectation("lse", {args.b, args.s_q, args.h_q}, queries);
   Expectation max_logits = expectation("max_logits", {args.b, args.s_q, args.h_q}, queries);

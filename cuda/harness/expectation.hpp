@@ -19,6 +19,9 @@ struct Expectation {
 /// last.
 std::vector<int64_t> sample(int64_t count, int64_t n, uint64_t seed);
 
+/// The (query, head) rows of these queries, all h_q heads each.
+std::vector<int64_t> heads_of(const std::vector<int64_t>& queries, int h_q);
+
 /// An output that covers the given rows of a tensor with `values` still to be filled in.
 Expectation expectation(std::string name, std::vector<int64_t> shape, std::vector<int64_t> rows);
 

@@ -15,6 +15,7 @@ namespace dsa::harness {
 
 namespace {
 
+using reference::forward_of;
 using reference::Matrix;
 using reference::Vector;
 
@@ -22,26 +23,6 @@ using reference::Vector;
 /// takes delta from the rounded `out` that it is given, and dS then differs by P sm_scale times the
 /// difference.
 enum class Origin { kReference, kAutograd };
-
-SparseMlaFwdArgs forward_of(const SparseMlaBwdArgs& a) {
-  SparseMlaFwdArgs f;
-  f.b = a.b;
-  f.s_q = a.s_q;
-  f.s_kv = a.s_kv;
-  f.h_q = a.h_q;
-  f.g = a.g;
-  f.topk = a.topk;
-  f.sm_scale = a.sm_scale;
-  f.causal = a.causal;
-  f.q_start = a.q_start;
-  f.kv_stride = a.kv_stride;
-  f.q = a.q;
-  f.kv = a.kv;
-  f.indices = a.indices;
-  f.topk_length = a.topk_length;
-  f.attn_sink = a.attn_sink;
-  return f;
-}
 
 /// What rounding alone may leave of dS = P (dP - delta) sm_scale: dP and delta are float32 sums whose
 /// difference can cancel completely (it does where one slot has all the weight), so the error is relative to
@@ -192,10 +173,7 @@ Expectation expect_dkv(const SparseMlaBwdArgs& args, int64_t n, uint64_t seed) {
 std::vector<Expectation> expect_bwd(const Problem& problem, int64_t n, uint64_t seed) {
   const auto args = std::get<SparseMlaBwdArgs>(host_args(problem));
   const std::vector<int64_t> queries = sample(int64_t(args.b) * args.s_q, n, seed);
-  std::vector<int64_t> heads;
-  for (int64_t query : queries) {
-    for (int64_t h = 0; h < args.h_q; ++h) heads.push_back(query * args.h_q + h);
-  }
+  const std::vector<int64_t> heads = heads_of(queries, args.h_q);
   Expectation dq = expectation("dq", {args.b, args.s_q, args.h_q, kDimQK}, heads);
   Expectation delta = expectation("delta", {args.b, args.s_q, args.h_q}, queries);
   parallel_for(int64_t(queries.size()), 1, [&](int64_t begin, int64_t end) {

@@ -177,8 +177,7 @@ class Loader {
   const std::string& source_;
 };
 
-// ---- One loader per stage
-// ----------------------------------------------------------------------------------
+// ---- One loader per stage --------------------------------------------------------------------------------
 
 void load(Loader& in, QuantizeArgs& args, Problem& problem) {
   const Tensor& x = in.need("x", {DType::kBF16, DType::kF32});

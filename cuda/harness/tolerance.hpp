@@ -11,8 +11,7 @@ namespace dsa::harness {
 /// @param fp8 whether the problem's inputs are e4m3
 Tolerance tolerance_of(Stage stage, const std::string& output, Accuracy accuracy, bool fp8);
 
-// ---- Numbers that multiply quantities taken from the data
-// ------------------------------------------------------
+// ---- Numbers that multiply quantities taken from the data ------------------------------------------------
 
 /// Indexer: |error| <= this * k_scale * sum_h |w_h| |q_h| |k|. Hopper's e4m3 products are summed with about
 /// 13 bits below the largest term; float32 kernels have 23.
