@@ -62,9 +62,10 @@ for part in "${parts[@]}"; do
     pipeline) step pipeline 300 "$dsa" pipeline --device gpu --json "$out/pipeline.json" ;;
     profile)
       # Shares of the peak rate of each unit, in per cent, and the L1 hit rate. Clocks are left alone.
-      step profile 200 ncu --clock-control none --csv --log-file "$out/profile.csv" --kernel-name-base demangled \
+      # A quarter of the queries: ncu runs every kernel once per group of metrics.
+      step profile 300 ncu --clock-control none --csv --log-file "$out/profile.csv" --kernel-name-base demangled \
         --kernel-name 'regex:^(static |void )*dsa::' --metrics "$(IFS=,; echo "${profile_metrics[*]}")" \
-        "$dsa" pipeline --device gpu ;;
+        "$dsa" pipeline --device gpu --s_q 1024 ;;
     bench) step bench 560 "$dsa" bench --json "$out/bench.json" ${BENCH_OPTIONS:-} ;;
     *) echo "no part called $part" >&2; exit 2 ;;
   esac

@@ -83,7 +83,7 @@ std::vector<const RungEntry*> Pipeline::choose_rungs(const PipelineStep& step) c
     std::rotate(at, at + 1, able.end());  // to the end, where the rung stands that feeds the next stage
   }
   if (able.empty()) throw NoSuchStep("no step for " + harness::describe(step.args) + "; " + reason);
-  if (!options_.all) able = {able.back()};
+  if (!options_.all) able.erase(able.begin(), able.end() - 1);
   return able;
 }
 
