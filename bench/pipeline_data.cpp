@@ -112,7 +112,7 @@ std::vector<PipelineStep> pipeline_steps(const PipelineSizes& sizes) {
 
 void PipelineData::add(const std::string& name, Tensor tensor) {
   if (machine_) {
-    const auto [entry, added] = device_.try_emplace(name, *machine_, tensor.bytes.size());
+    const auto [entry, added] = device_.try_emplace(name, *machine_, tensor.bytes.size(), name);
     machine_->copy_in(entry->second.data(), tensor.bytes.data(), tensor.bytes.size());
   }
   host_[name] = std::move(tensor);
@@ -160,7 +160,7 @@ Args PipelineData::device_args(const PipelineStep& step) {
     const std::string& name = step.tensor_of(binding.name);
     if (binding.output) {
       const RowBytes rows = row_bytes(binding);
-      device_.try_emplace(name, *machine_, rows.count * rows.stride);
+      device_.try_emplace(name, *machine_, rows.count * rows.stride, name);
     } else {
       const auto host = host_.find(name);
       if (host == host_.end() || host->second.dtype != binding.dtype) continue;  // optional and absent

@@ -4,11 +4,9 @@
 
 #include <cstddef>
 
-namespace dsa {
+#include "limits.hpp"
 
-/// Largest dynamic shared memory of one block on Hopper (CUDA C++ Programming Guide, table of compute
-/// capabilities, 9.0): 227 KiB.
-inline constexpr std::size_t kMaxSharedMemory = 227 * 1024;
+namespace dsa {
 
 /// What stands between `<<<` and `>>>`.
 struct LaunchConfig {
@@ -16,6 +14,7 @@ struct LaunchConfig {
   dim3 block;                       ///< threads, at most 1024
   std::size_t shared_bytes = 0;     ///< dynamic shared memory; past 48 KiB it is opted in to here
   cudaStream_t stream = nullptr;
+  unsigned cluster = 1;             ///< blocks of a cluster, neighbours in x; divides grid.x, at most 8
 };
 
 /// Starts `kernel(arguments...)` and returns the launch's own error; errors inside the kernel surface at the
@@ -23,8 +22,9 @@ struct LaunchConfig {
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Arguments&... arguments) {
 #if defined(DSA_EMULATOR)
-  return emulator::run_grid(config.grid, config.block, config.shared_bytes,
-                            [&] { kernel(static_cast<Parameters>(arguments)...); });
+  const auto call = [&] { kernel(static_cast<Parameters>(arguments)...); };
+  // By reference, so that it stays on this stack, where the emulator expects a kernel's arguments.
+  return emulator::run_grid(config.grid, config.block, config.cluster, config.shared_bytes, std::cref(call));
 #else
   const void* entry = reinterpret_cast<const void*>(kernel);
   if (config.shared_bytes > 48 * 1024) {
@@ -37,6 +37,11 @@ cudaError_t launch(void (*kernel)(Parameters...), const LaunchConfig& config, co
   native.blockDim = config.block;
   native.dynamicSmemBytes = config.shared_bytes;
   native.stream = config.stream;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {config.cluster, 1, 1};
+  native.attrs = &cluster;
+  native.numAttrs = config.cluster > 1 ? 1 : 0;
   return cudaLaunchKernelEx(&native, kernel, static_cast<Parameters>(arguments)...);
 #endif
 }

@@ -48,6 +48,46 @@ DSA_DEVICE e4m3 e4m3_from(float x) {
 #endif
 }
 
+// ---- Packed: several values in one register, the first in the lowest bits ---------------------------------------
+/// Rounds as bf16_from (PTX: cvt.rn.bf16x2.f32).
+DSA_DEVICE uint32_t pack_bf16x2(float lo, float hi) {
+#if defined(DSA_EMULATOR)
+  return uint32_t(to_bf16(lo).bits) | uint32_t(to_bf16(hi).bits) << 16;
+#else
+  const __nv_bfloat162_raw pair = __floats2bfloat162_rn(lo, hi);
+  return uint32_t(pair.x) | uint32_t(pair.y) << 16;
+#endif
+}
+
+/// Rounds and saturates as e4m3_from (PTX: cvt.rn.satfinite.e4m3x2.f32).
+DSA_DEVICE uint16_t pack_e4m3x2(float a, float b) {
+#if defined(DSA_EMULATOR)
+  return uint16_t(to_e4m3(a).bits | to_e4m3(b).bits << 8);
+#else
+  return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+#endif
+}
+DSA_DEVICE uint32_t pack_e4m3x4(float a, float b, float c, float d) {
+  return uint32_t(pack_e4m3x2(a, b)) | uint32_t(pack_e4m3x2(c, d)) << 16;
+}
+
+/// Exact.
+DSA_DEVICE float2 unpack_bf16x2(uint32_t x) {
+  return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+}
+/// Exact (PTX: cvt.rn.f16x2.e4m3x2, every e4m3 value being a half value).
+DSA_DEVICE float2 unpack_e4m3x2(uint16_t x) {
+#if defined(DSA_EMULATOR)
+  return make_float2(to_float(e4m3{uint8_t(x)}), to_float(e4m3{uint8_t(x >> 8)}));
+#else
+  return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(x, __NV_E4M3)));
+#endif
+}
+DSA_DEVICE float4 unpack_e4m3x4(uint32_t x) {
+  const float2 lo = unpack_e4m3x2(uint16_t(x)), hi = unpack_e4m3x2(uint16_t(x >> 16));
+  return make_float4(lo.x, lo.y, hi.x, hi.y);
+}
+
 /// Four consecutive elements in one load; `x` must be aligned to the size of the four.
 DSA_DEVICE float4 load4(const bf16* x) {
   const uint2 raw = *reinterpret_cast<const uint2*>(x);

@@ -12,9 +12,10 @@ namespace dsa::harness {
 
 /// Where a case is used.
 enum class CaseKind {
-  kSmall,  ///< seconds on the emulator; also what compute-sanitizer runs
-  kLarge,  ///< GPU only: real sizes, 2^31 offsets, s_q = 70000; judged on sampled rows
-  kBench,  ///< timed on the GPU; name follows docs/results: "s_q:4096/s_kv:8192/h_q:128/topk:2048"
+  kSmall,    ///< seconds on the emulator; also what compute-sanitizer runs
+  kLarge,    ///< GPU only: real sizes, 2^31 offsets, s_q = 70000; judged on sampled rows
+  kExplain,  ///< seconds on the emulator, and long enough for a pipeline to get going: what `dsa explain` runs
+  kBench,    ///< timed on the GPU; name follows docs/results: "s_q:4096/s_kv:8192/h_q:128/topk:2048"
 };
 
 struct Case {

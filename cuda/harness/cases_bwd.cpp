@@ -150,6 +150,11 @@ std::vector<Case> bwd_cases() {
         return p;
       },
       [](const Problem& p) { return (p.inputs.at("indices").at(0) - 4000) * kDimQK > 0x1p31; });
+  for (int h_q : {64, 128}) {
+    const Sparse s{1, 1, 1024, h_q, 1, 512};
+    add(CaseKind::kExplain, name_of(s), "one query, eight tiles of 64 slots",
+        [=] { return sparse_bwd(sparse_fwd(s)); });
+  }
   const Sparse random_8192{1, 4096, 8192, 128, 1, 2048}, random_32768{1, 4096, 32768, 128, 1, 2048},
       heads_64{1, 4096, 8192, 64, 1, 2048}, prefill_4096{1, 4096, 4096, 128, 1, 2048, true},
       prefill_8192{1, 8192, 8192, 128, 1, 2048, true};

@@ -212,6 +212,11 @@ std::vector<Case> fwd_cases() {
         },
         [](const Problem& p) { return (p.inputs.at("indices").at(0) - 4000) * kDimQK > 0x1p31; });
   }
+  Sparse eight_tiles{1, 1, 1024, 64, 1, 512}, eight_tiles_128 = eight_tiles, eight_tiles_fp8 = eight_tiles;
+  eight_tiles_128.h_q = 128;
+  eight_tiles_fp8.fp8 = true;
+  for (const Sparse& s : {eight_tiles, eight_tiles_128, eight_tiles_fp8})
+    add(CaseKind::kExplain, name_of(s), "one query, eight tiles of 64 slots", [=] { return sparse_fwd(s); });
   const auto deepseek = [](int s_q, int s_kv, int h_q = 128, int topk = 2048) {
     return Sparse{1, s_q, s_kv, h_q, 1, topk};
   };
@@ -222,10 +227,10 @@ std::vector<Case> fwd_cases() {
   for (const Sparse& s : {deepseek(4096, 8192), prefill_4096, fp8_8192}) {
     add(CaseKind::kLarge, name_of(s), "DeepSeek-V3.2 shapes", [=] { return sparse_fwd(s); });
   }
-  for (const Sparse& s : {deepseek(4096, 8192), deepseek(4096, 32768), deepseek(4096, 131072), prefill_4096,
-                          prefill_8192, deepseek(4096, 8192, 64), deepseek(4096, 8192, 128, 1024),
-                          deepseek(4096, 8192, 128, 512), deepseek(64, 8192), deepseek(1, 8192), fp8_8192,
-                          fp8_32768}) {
+  for (const Sparse& s :
+       {deepseek(4096, 8192), deepseek(4096, 32768), deepseek(4096, 131072), prefill_4096, prefill_8192,
+        deepseek(4096, 8192, 64), deepseek(4096, 8192, 128, 1024), deepseek(4096, 8192, 128, 512),
+        deepseek(64, 8192), deepseek(1, 8192), fp8_8192, fp8_32768}) {
     add(CaseKind::kBench, name_of(s), s.causal ? "prefill from an empty cache" : "random rows",
         [=] { return sparse_fwd(s); });
   }

@@ -210,6 +210,9 @@ std::vector<Case> indexer_cases() {
   add(CaseKind::kLarge, "s_q:70000", "more queries than a grid's y axis may have", [] {
     return indexer({70000, 256}, whole(256));
   });
+  const Sizes few{4, 1024};
+  add(CaseKind::kExplain, bench_name(few) + "/causal", "four queries, a thousand keys",
+      [=] { return indexer(few, suffix(few.s_q, few.s_kv)); });
   for (const Sizes s : {Sizes{4096, 4096}, Sizes{8192, 8192}, Sizes{4096, 32768}}) {
     add(CaseKind::kLarge, "causal/" + bench_name(s), "DeepSeek-V3.2 shapes",
         [=] { return indexer(s, suffix(s.s_q, s.s_kv)); });

@@ -144,9 +144,9 @@ std::vector<Case> quantize_cases() {
     small("scale_edges", "amax at 448 * 2^n and one float to either side", scale_edges, straddles_edges);
     // The claim concerns the row mode: a power of two has an exact reciprocal.
     small("half_way_quotients", "division by the scale, not multiplication with its reciprocal",
-          half_way_quotients, m.mode == ScaleMode::kRow ? [](const Problem& p) {
-            return bytes_that_a_reciprocal_changes(p) > 20;
-          } : std::function<bool(const Problem&)>{});
+          half_way_quotients,
+          m.mode == ScaleMode::kRow ? [](const Problem& p) { return bytes_that_a_reciprocal_changes(p) > 20; }
+                                    : std::function<bool(const Problem&)>{});
     small("rows:0", "no rows at all", [] { return Tensor(DType::kBF16, {0, 128}); });
   }
   add(
@@ -157,6 +157,9 @@ std::vector<Case> quantize_cases() {
       [](const Problem& p) { return p.inputs.at("x").elements() > int64_t(1) << 31; });
   add(CaseKind::kLarge, "rows:70000/n:128", "more rows than a grid's y axis may have", [] {
     return quantize(normal(DType::kBF16, {70000, 128}, 3), ScaleMode::kRowPow2);
+  });
+  add(CaseKind::kExplain, "rows:64/n:576", "64 tokens of a cache", [] {
+    return quantize(normal(DType::kBF16, {64, 576}, 4), ScaleMode::kRow);
   });
   for (int n : {576, 128}) {
     add(CaseKind::kBench, "rows:131072/n:" + std::to_string(n), "a cache of 131072 tokens", [n] {

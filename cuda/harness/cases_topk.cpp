@@ -274,6 +274,8 @@ std::vector<Case> topk_cases() {
   add(CaseKind::kLarge, "rows:70000", "more rows than a grid's y axis may have", [] {
     return random({70000, 256, 64});
   });
+  const Sizes two{2, 16384, 2048};
+  add(CaseKind::kExplain, size_name(two), "two rows of 64 KiB", [=] { return random(two); });
   for (const Sizes s : {Sizes{4096, 32768, 2048}, Sizes{4096, 8192, 2048}, Sizes{4096, 4096, 2048},
                         Sizes{1024, 131072, 2048}, Sizes{64, 32768, 2048}, Sizes{1, 131072, 2048}}) {
     add(CaseKind::kBench, size_name(s), "random logits", [=] { return random(s); });

@@ -1,5 +1,5 @@
 /// @file commands.hpp
-/// What `dsa list`, `dsa run` and `dsa check` do, apart from reading the command line.
+/// What `dsa list`, `dsa run`, `dsa check` and `dsa explain` do, apart from reading the command line.
 #pragma once
 
 #include <map>
@@ -46,6 +46,16 @@ struct CheckCommand {
 
 /// Checks steps on cases or files and prints one line for each.
 ExitStatus check(const CheckCommand& command);
+
+struct ExplainCommand {
+  std::string stage, step;
+  std::string case_text;      ///< part of a case's name; empty: the first case that the step supports
+  std::string svg, json;      ///< files to write; empty: none
+  uint64_t from = 0, to = 0;  ///< modelled clocks to draw; a `to` of 0 is the end
+};
+
+/// Runs a step once on the emulator and prints what it did.
+void explain(const ExplainCommand& command);
 
 // ---- Names and devices, used by the commands --------------------------------------------------------------
 

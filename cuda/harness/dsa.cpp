@@ -1,5 +1,5 @@
 /// @file dsa.cpp
-/// The one program: `dsa list`, `dsa run`, `dsa check`, `dsa bench`.
+/// The one program: `dsa list`, `dsa run`, `dsa check`, `dsa explain`, `dsa bench`.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <new>
@@ -68,15 +68,33 @@ void add_check(CLI::App& app, CheckCommand& check_command, ExitStatus& status) {
   });
 }
 
+void add_explain(CLI::App& app, ExplainCommand& explain_command) {
+  CLI::App* command = app.add_subcommand(
+      "explain", "Run a step on the emulator and say what it does and where its time goes");
+  command
+      ->add_option("stage", explain_command.stage,
+                   "quantize, indexer, topk, sparse_mla_fwd or sparse_mla_bwd")
+      ->required();
+  command->add_option("step", explain_command.step, "Step of the ladder")->required();
+  command->add_option("--case", explain_command.case_text, "The first case whose name contains this");
+  command->add_option("--svg", explain_command.svg, "Also draw the first block's timeline to this file");
+  command->add_option("--from", explain_command.from, "First modelled clock to draw");
+  command->add_option("--to", explain_command.to, "Last modelled clock to draw, default the end");
+  command->add_option("--json", explain_command.json, "Also write the numbers to this file");
+  command->callback([&explain_command] { explain(explain_command); });
+}
+
 int run_program(int argc, char** argv) {
   CLI::App app{"DeepSeek Sparse Attention, step by step", "dsa"};
   app.require_subcommand(1);
   ExitStatus status = kDone;
   RunCommand run_command;
   CheckCommand check_command;
+  ExplainCommand explain_command;
   app.add_subcommand("list", "Print every step of every stage")->callback(list_steps);
   add_run(app, run_command);
   add_check(app, check_command, status);
+  add_explain(app, explain_command);
   bench::add_pipeline_command(app);
   bench::add_bench_command(app);
   bench::add_ladder_command(app);

@@ -117,12 +117,13 @@ const char* status_name(Status status) {
 
 // ---- Buffer ----------------------------------------------------------------------------------------------
 
-Buffer::Buffer(Machine& machine, std::size_t bytes, unsigned char guard)
+Buffer::Buffer(Machine& machine, std::size_t bytes, const std::string& name, unsigned char guard)
     : machine_(&machine), bytes_(bytes), guard_(guard) {
   base_ = static_cast<char*>(machine.allocate(bytes + 2 * kGuardBytes));
   data_ = base_ + kGuardBytes;
   machine.fill(base_, guard, kGuardBytes);
   machine.fill(data_ + bytes, guard, kGuardBytes);
+  machine.name(data_, bytes, name);
 }
 
 Buffer::~Buffer() {
@@ -168,7 +169,7 @@ Resident::Resident(Machine& machine, const Problem& problem)
                                ", not " + shape_text(dense_shape(binding)));
       }
     }
-    bound_.push_back({binding, input, input, Buffer(machine, bytes_of(binding), guard_of(binding))});
+    bound_.push_back({binding, input, input, Buffer(machine, bytes_of(binding), binding.name, guard_of(binding))});
     set_pointer(binding, bound_.back().buffer.data());
     if (input) upload(bound_.back());
   }

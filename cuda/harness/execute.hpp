@@ -17,6 +17,8 @@ class Machine {
   virtual ~Machine() = default;
   virtual void* allocate(std::size_t bytes) = 0;  ///< 256-byte aligned; throws std::runtime_error
   virtual void release(void* address) = 0;
+  /// Says what lies in a part of an allocation; a machine that can stops kernels that touch the rest.
+  virtual void name(void* /*address*/, std::size_t /*bytes*/, const std::string& /*name*/) {}
   virtual void copy_in(void* to, const void* from, std::size_t bytes) = 0;
   virtual void copy_out(void* to, const void* from, std::size_t bytes) = 0;
   virtual void fill(void* address, unsigned char value, std::size_t bytes) = 0;
@@ -38,11 +40,11 @@ std::unique_ptr<Machine> open(Device device);
 void set_emulator_schedule(const std::string& kind, uint64_t seed);
 
 /// Device memory with kGuardBytes of a known value before and after. A null-sized buffer still has a valid
-/// address.
+/// address. The machine learns the name of what lies between the guards.
 class Buffer {
  public:
   static constexpr std::size_t kGuardBytes = 4096;
-  Buffer(Machine& machine, std::size_t bytes, unsigned char guard = 0xff);
+  Buffer(Machine& machine, std::size_t bytes, const std::string& name, unsigned char guard = 0xff);
   ~Buffer();
   Buffer(Buffer&&) noexcept;
   Buffer& operator=(Buffer&&) = delete;

@@ -1,23 +1,38 @@
-#include <cstdlib>
+#include <sys/mman.h>
+
 #include <cstring>
-#include <new>
+#include <map>
 
 #include "../device/emulator/emulator.hpp"
+#include "../device/emulator/memory.hpp"
 #include "machine_gpu.hpp"
 
 namespace dsa::harness {
 
 namespace {
 
-/// The host itself: device memory is heap memory, and a launch has finished when it returns.
+/// The host itself: device memory is host memory, and a launch has finished when it returns. Allocations have a gap of
+/// inaccessible addresses between them, so that a wild index meets no other tensor and its verdict names the right one.
 class EmulatorMachine final : public Machine {
  public:
   void* allocate(std::size_t bytes) override {
-    void* address = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (!address) throw std::runtime_error("the host has no " + std::to_string(bytes) + " bytes left");
+    char* gap = static_cast<char*>(
+        mmap(nullptr, kGapBytes + bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (gap == MAP_FAILED || mprotect(gap + kGapBytes, bytes, PROT_READ | PROT_WRITE) != 0)
+      throw std::runtime_error("the host has no " + std::to_string(bytes) + " bytes left");
+    char* address = gap + kGapBytes;
+    bytes_[address] = bytes;
+    emulator::add_allocation(address, bytes);
     return address;
   }
-  void release(void* address) override { std::free(address); }
+  void release(void* address) override {
+    emulator::remove_allocation(address);
+    munmap(static_cast<char*>(address) - kGapBytes, kGapBytes + bytes_.at(address));
+    bytes_.erase(address);
+  }
+  void name(void* address, std::size_t bytes, const std::string& name) override {
+    emulator::name_allocation(address, bytes, name);
+  }
   void copy_in(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy_out(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
   void fill(void* address, unsigned char value, std::size_t bytes) override {
@@ -26,6 +41,10 @@ class EmulatorMachine final : public Machine {
   void poison_shared_memory() override {}  // the scheduler does so before every block
   std::string synchronize() override { return emulator::last_error(); }
   void* stream() override { return nullptr; }
+
+ private:
+  static constexpr std::size_t kGapBytes = std::size_t(1) << 30;
+  std::map<void*, std::size_t> bytes_;  // of each allocation
 };
 
 }  // namespace

@@ -51,6 +51,9 @@ Tolerance attention_output(Accuracy accuracy) {
     case Accuracy::kBf16:
       t.atol = 8e-4;  // FlashMLA's bounds: P rounded to bf16 (2^-9), output rounded to bf16 (2^-9)
       t.rtol = 3.01 / 128;
+      // These presume many keys of size 1/10. With few keys of size 1, each term is off by up to 2^-9 of itself as well;
+      // the row's rms stands for the size of the terms.
+      t.rms = 1.0 / 512;
       t.row_distance = 7e-6;
       break;
     default:

@@ -48,6 +48,9 @@ same "$work/reference.safetensors" "$work/again.safetensors"
 expect 0 '' "$dsa" run sparse_mla_fwd --in "$forward" --out "$work/naive.safetensors" --step 01_naive --device emulator
 expect 0 '' "$dsa" run topk --in "$topk" --out "$work/topk.safetensors" --deterministic 1 --topk 7
 expect 0 'Usage' "$dsa" --help
+expect 0 ' 147,456$|has a sanitizer' "$dsa" explain quantize 01_naive --json "$work/explain.json"
+expect 0 '"modelled_clocks": 0' cat "$work/explain.json"
+expect 0 'launch 2 of 3: grid 320, 192 threads' "$dsa" explain sparse_mla_bwd 01_naive --case small_addends
 
 # ---- Bad command lines: 2, and the message says what exists --------------------------------------------------------
 expect 2 'subcommand' "$dsa"
@@ -61,6 +64,12 @@ expect 2 'topk' "$dsa" run topk --in "$topk" --out "$work/out" --topk 0
 expect 2 'topk' "$dsa" run topk --in "$topk" --out "$work/out" --topk -5
 expect 2 'topk' "$dsa" run topk --in "$topk" --out "$work/out" --topk 3.5
 expect 2 'kv_stride' "$dsa" run sparse_mla_fwd --in "$forward" --out "$work/out" --kv_stride 0
+expect 2 'unknown stage' "$dsa" explain attention 01_naive
+expect 2 'unknown step .07_magic.*01_naive' "$dsa" explain topk 07_magic
+expect 2 'no kernel' "$dsa" explain topk reference
+expect 2 'no case of topk has .square.*random' "$dsa" explain topk 01_naive --case square
+expect 2 'to draw' "$dsa" explain quantize 01_naive --svg "$work/out"
+expect 2 'no_such_folder' "$dsa" explain quantize 01_naive --json "$work/no_such_folder/out"
 absent "$work/out"
 
 # ---- Malformed files: 2, file and tensor named, nothing written -----------------------------------------------------

@@ -27,7 +27,7 @@ void diverged_collectives() {
 void outside_its_own_mask() { __shfl_sync(0x1u, 1, 0); }
 void reads_an_absent_lane() { __shfl_xor_sync(0x3u, 1, 2); }
 void nothing() {}
-void throws_away_its_shared_memory(int* out) { out[threadIdx.x] = shared_memory<int>(); }
+[[maybe_unused]] void throws_away_its_shared_memory(int* out) { out[threadIdx.x] = shared_memory<int>(); }
 
 }  // namespace
 
@@ -69,8 +69,11 @@ TEST_CASE("impossible launches give CUDA's error, not a crash") {
   CHECK(launch(nothing, {dim3(1), dim3(32), kMaxSharedMemory}) == cudaSuccess);
 }
 
+// Where loads are judged, this one is a fault: memory_test.cpp.
+#if !defined(DSA_INSTRUMENTED)
 TEST_CASE("every block finds its shared memory poisoned") {
   std::vector<int> out(32, 0);
   CHECK(launch(throws_away_its_shared_memory, {dim3(2), dim3(32), 64}, out.data()) == cudaSuccess);
   CHECK(out == std::vector<int>(32, -1));
 }
+#endif

@@ -15,7 +15,7 @@ TEST_CASE("cases: names are unique within a stage and every stage has every kind
     CHECK_FALSE(item.what.empty());
   }
   for (Stage stage : kStages) {
-    for (CaseKind kind : {CaseKind::kSmall, CaseKind::kLarge, CaseKind::kBench})
+    for (CaseKind kind : {CaseKind::kSmall, CaseKind::kLarge, CaseKind::kExplain, CaseKind::kBench})
       CHECK_FALSE(cases_of(stage, kind).empty());
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "cuda/device/emulator/memory.hpp"
 #include "host_machine.hpp"
 
 using namespace dsa;
@@ -28,7 +29,7 @@ Problem padded_topk() {
 TEST_CASE("buffer: guards on both ends, and an address even without bytes") {
   test::HostMachine machine;
   for (const std::size_t bytes : {0, 1, 1000}) {
-    const Buffer buffer(machine, bytes);
+    const Buffer buffer(machine, bytes, "buffer");
     char* data = static_cast<char*>(buffer.data());
     REQUIRE(data != nullptr);
     CHECK(reinterpret_cast<uintptr_t>(data) % 256 == 0);
@@ -38,6 +39,21 @@ TEST_CASE("buffer: guards on both ends, and an address even without bytes") {
     data[-4096] = data[-1] = 0;
     CHECK(buffer.guard_report() == "wrote 2 bytes before the start");
   }
+}
+
+TEST_CASE("buffer: the emulator knows it by name and lets nobody touch the guards") {
+  const std::unique_ptr<Machine> machine = open(Device::kEmulator);
+  const Buffer buffer(*machine, 1000, "kv");
+  const char* data = static_cast<char*>(buffer.data());
+  const auto verdict = [](const char* address) {
+    return emulator::judge({address, 4, emulator::Access::Kind::kWrite}, 0, {});
+  };
+  CHECK(verdict(data).empty());
+  CHECK(verdict(data + 996).empty());
+  CHECK(verdict(data + 1000) == "writes 4 bytes at 'kv' + 1000, 0 bytes past its end (1000 bytes)");
+  CHECK(verdict(data - 8) == "writes 4 bytes, 8 bytes before 'kv'");
+  const Buffer neighbour(*machine, 1000, "indices");
+  CHECK(verdict(data + (1 << 20)) == "writes 4 bytes at 'kv' + 1048576, 1047576 bytes past its end (1000 bytes)");
 }
 
 TEST_CASE("resident: padding of input rows is garbage, of output rows stays untouched") {

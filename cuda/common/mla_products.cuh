@@ -1,0 +1,97 @@
+/// @file mla_products.cuh
+/// The two products of attention on tiles in shared memory, as runs of wgmma. The functions issue; the kernel fences before,
+/// commits and waits after.
+#pragma once
+
+#include "online_softmax.cuh"
+
+namespace dsa {
+
+/// S (+)= Q K^T over the column tiles first .. first + kTiles - 1, for the keys from row `first_key` of the K tiles on.
+/// Both operands K-major: 16 of a tile's 64 columns are 32 bytes further inside the swizzled row.
+/// @param scores  n = 64 keys: 32 registers; n = 32: 16
+// [scores]
+template <int kTiles = kQKTiles, int kCount>
+DSA_DEVICE void issue_scores(float (&scores)[kCount], const ColumnTile* q, const ColumnTile* k, int first_key = 0,
+                             bool accumulate = false) {
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const uint64_t a = ptx::matrix_descriptor(&q[tile], ptx::Swizzle::k128B, 16, 1024);
+    const uint64_t b = ptx::matrix_descriptor(k[tile].element + first_key * kTileColumns, ptx::Swizzle::k128B, 16, 1024);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const uint64_t a16 = ptx::descriptor_advance(a, 32 * step), b16 = ptx::descriptor_advance(b, 32 * step);
+      const bool sum = accumulate || tile + step > 0;
+      if constexpr (kCount == 16) ptx::wgmma_m64n32k16_bf16_ss<false, false>(scores, a16, b16, sum);
+      else ptx::wgmma_m64n64k16_bf16_ss<false, false>(scores, a16, b16, sum);
+    }
+  }
+}
+// [scores]
+
+/// The descriptor of 64 keys by 256 columns of V, MN-major: 8 keys are one atom of 1024 bytes, the next 64 columns are
+/// the next column tile.
+DSA_DEVICE uint64_t v_descriptor(const ColumnTile* v) {
+  return ptx::matrix_descriptor(v, ptx::Swizzle::k128B, kColumnTileBytes, 1024);
+}
+
+/// O (+)= P V for 256 columns, P from shared memory. 16 keys: two atoms further down V, 32 bytes further in P.
+// [output]
+DSA_DEVICE void issue_output(float (&out)[128], const ColumnTile& p, const ColumnTile* v, bool accumulate) {
+  const uint64_t a = ptx::matrix_descriptor(&p, ptx::Swizzle::k128B, 16, 1024), b = v_descriptor(v);
+#pragma unroll
+  for (int step = 0; step < kTileKeys / 16; ++step)
+    ptx::wgmma_m64n256k16_bf16_ss<false, true>(out, ptx::descriptor_advance(a, 32 * step),
+                                               ptx::descriptor_advance(b, 2048 * step), accumulate || step > 0);
+}
+// [output]
+
+/// The same, P from the registers of the warpgroup that made it.
+DSA_DEVICE void issue_output(float (&out)[128], const uint32_t (&p)[4][4], const ColumnTile* v, bool accumulate) {
+  const uint64_t b = v_descriptor(v);
+#pragma unroll
+  for (int step = 0; step < kTileKeys / 16; ++step)
+    ptx::wgmma_m64n256k16_bf16_rs<true>(out, p[step], ptx::descriptor_advance(b, 2048 * step), accumulate || step > 0);
+}
+
+/// 64 heads by 256 columns of the output, from a warpgroup's accumulators through four column tiles of shared memory, so
+/// that a warp writes whole rows of 128 bytes. @param first_column  of the 512
+DSA_DEVICE void store_output(const SparseMlaFwdArgs& a, const MlaWork& w, int first_column, ColumnTile* tiles, int t,
+                             const float (&out)[128]) {
+  t %= 128;
+#pragma unroll
+  for (int step = 0; step < 16; ++step) {
+    uint32_t registers[4];
+    pack_fragment(out, step, registers);
+    store_fragment(tiles[step / 4], t, step % 4, registers);
+  }
+  __syncwarp();                                       // a warp reads back the 16 rows that it wrote
+  for (int i = t % 32; i < 16 * 4 * 8; i += 32) {
+    const int row = t / 32 * 16 + i / 8 % 16, tile = i / 128, chunk = i % 8;
+    if (row >= w.heads) continue;
+    bf16* to = a.out + (w.head_row + row) * kDimV + first_column + tile * kTileColumns + chunk * 8;
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(chunk_address(tiles[tile], row, chunk));
+  }
+}
+
+/// lse and max_logits of the row h of a thread; one thread of the four that share it stores.
+DSA_DEVICE RowEnd store_row_end(const SparseMlaFwdArgs& a, const MlaWork& w, int t, int h, float m, float l, bool store) {
+  const int row = accumulator_row(t, h);
+  if (row >= w.heads) return {0, 0};
+  const RowEnd end = end_row(m, l, a.sm_scale, a.attn_sink ? a.attn_sink + w.first_head + row : nullptr);
+  if (store && t % 4 == 0) {
+    a.lse[w.head_row + row] = end.lse;
+    a.max_logits[w.head_row + row] = m * a.sm_scale;
+  }
+  return end;
+}
+
+/// Why the tensor-core rungs cannot run a problem, or nullptr.
+inline const char* tensor_core_unsupported(const SparseMlaFwdArgs& a) {
+  if (a.fp8) return "bf16 only";
+  if (a.sm_scale < 0) return "sm_scale must not be negative: the largest raw score gives the largest logit";
+  if (mla_work_count(a) > 0x7fffffff) return "b * s_q * (head tiles) must be below 2^31";
+  return nullptr;
+}
+
+}  // namespace dsa

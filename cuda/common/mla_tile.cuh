@@ -1,0 +1,126 @@
+/// @file mla_tile.cuh
+/// The tile that every tensor-core rung of sparse MLA works on: 64 heads of one query against 64 selected KV rows.
+///
+/// Q, K and V tiles have one layout: column tiles of 64 bf16 (128 bytes) by 64 rows, 128B swizzle. A KV row is both key
+/// (576 columns) and value (its first 512), so the same bytes are read twice: as K-major operand for S = Q K^T, where the
+/// reduction runs along the row, and as MN-major operand for O += P V, where it runs down the rows.
+#pragma once
+
+#include "../../reference/contracts.hpp"
+#include "../device/device.cuh"
+#include "../device/ptx.cuh"
+#include "selected.cuh"
+#include "swizzle.cuh"
+
+namespace dsa {
+
+constexpr int kTileHeads = 64;                      ///< M of every product; missing heads are zero rows
+constexpr int kTileKeys = 64;
+constexpr int kTileColumns = 64;                    ///< bf16 columns of one column tile: 128 bytes
+constexpr int kQKTiles = kDimQK / kTileColumns;     ///< 9
+constexpr int kVTiles = kDimV / kTileColumns;       ///< 8
+constexpr int kColumnTileBytes = 64 * 128;
+
+/// 64 rows of 128 bytes, swizzled: 8 atoms of 8 rows.
+struct alignas(1024) ColumnTile {
+  bf16 element[64 * kTileColumns];
+};
+
+/// Where chunk `chunk` (16 bytes) of row `row` lies in a column tile.
+DSA_DEVICE char* chunk_address(ColumnTile& tile, int row, int chunk) {
+  return reinterpret_cast<char*>(&tile) + swizzle_128B(unsigned(row * 128 + chunk * 16));
+}
+
+// ---- Which part of the problem a CTA has ---------------------------------------------------------------------------
+/// One query and up to 64 of its heads, all of one KV group.
+struct MlaWork {
+  int batch, query, group;
+  int first_head;            ///< within h_q
+  int heads;                 ///< 1 to 64
+  int slots;                 ///< slots of the index list that may be valid
+  int limit;                 ///< rows below this one may be read
+  int64_t head_row;          ///< (batch * s_q + query) * h_q + first_head: row of q, out, lse, max_logits
+  const int32_t* indices;    ///< [topk]
+  const bf16* kv;            ///< row r starts at kv + r * row_stride
+  int64_t row_stride;        ///< elements
+};
+
+/// Head tiles per KV group. @tparam A SparseMlaFwdArgs or SparseMlaBwdArgs
+template <class A> __host__ __device__ constexpr int head_tiles(const A& a) {
+  return (a.h_q / a.g + kTileHeads - 1) / kTileHeads;
+}
+/// Items of work of the whole problem.
+template <class A> __host__ __device__ constexpr int64_t mla_work_count(const A& a) {
+  return int64_t(a.b) * a.s_q * a.g * head_tiles(a);
+}
+
+/// Item `n`. The head tiles of a query are neighbours, so that CTAs that run together read the same rows out of L2.
+template <class A> DSA_DEVICE MlaWork mla_work(const A& a, int64_t n) {
+  MlaWork w;
+  const int tile = int(n % head_tiles(a));
+  n /= head_tiles(a);
+  w.group = int(n % a.g);
+  n /= a.g;
+  w.query = int(n % a.s_q);
+  w.batch = int(n / a.s_q);
+  const int group_heads = a.h_q / a.g;
+  w.first_head = w.group * group_heads + tile * kTileHeads;
+  w.heads = min(kTileHeads, group_heads - tile * kTileHeads);
+  w.slots = slot_count(a, w.batch, w.query);
+  w.limit = int(row_limit(a, w.query));
+  w.head_row = (int64_t(w.batch) * a.s_q + w.query) * a.h_q + w.first_head;
+  w.indices = index_list(a, w.batch, w.query, w.group);
+  w.row_stride = int64_t(a.g) * kDimQK;
+  w.kv = static_cast<const bf16*>(a.kv) + (int64_t(w.batch) * a.s_kv * a.g + w.group) * kDimQK;
+  return w;
+}
+
+/// The KV row of slot `slot`, or -1: beyond the list, negative, or not visible. Judged before an address is formed.
+DSA_DEVICE int selected_row(const MlaWork& w, int slot) {
+  const int row = slot < w.slots ? w.indices[slot] : -1;
+  return row >= 0 && row < w.limit ? row : -1;
+}
+
+// ---- Copies into tiles -----------------------------------------------------------------------------------------------
+/// Copies `kTiles` chunks of 16 bytes, one per column tile, of row `row` of a tile; a row is copied by 8 threads, chunk 0 to
+/// 7. Zeros when not `valid`: what a product reads must not be NaN, because 0 * NaN is NaN.
+template <int kTiles> DSA_DEVICE void copy_row(ColumnTile* tiles, int row, int chunk, const bf16* source, bool valid) {
+  char* to = chunk_address(tiles[0], row, chunk);
+  const bf16* from = source + chunk * 8;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+    ptx::cp_async_16(to + tile * kColumnTileBytes, from + tile * kTileColumns, valid ? 16 : 0);
+}
+
+/// The heads of `w` as 64 rows of 576 columns, by the threads t = 0 to kThreads - 1; rows past the last head are zero.
+template <int kThreads> DSA_DEVICE void copy_q(ColumnTile* tiles, const bf16* q, const MlaWork& w, int t) {
+  for (int row = t / 8; row < kTileHeads; row += kThreads / 8) {
+    const bool valid = row < w.heads;
+    copy_row<kQKTiles>(tiles, row, t % 8, q + (w.head_row + (valid ? row : 0)) * kDimQK, valid);
+  }
+}
+
+// ---- Fragments -------------------------------------------------------------------------------------------------------
+/// Accumulator register 4 j + 2 h + i of a thread: row accumulator_row(t, h), column 8 j + accumulator_column(t) + i.
+DSA_DEVICE int accumulator_row(int t, int h) { return t % 128 / 32 * 16 + t % 32 / 4 + 8 * h; }
+DSA_DEVICE int accumulator_column(int t) { return t % 4 * 2; }
+
+/// Over the four threads that share a row of an accumulator.
+DSA_DEVICE float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+DSA_DEVICE float row_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/// Writes 64 rows by 16 columns, from A-operand registers (which an accumulator's columns 16 k.. are, packed), into a column
+/// tile at column 16 * `step`; a warp writes its 16 rows.
+DSA_DEVICE void store_fragment(ColumnTile& tile, int t, int step, const uint32_t (&registers)[4]) {
+  // Matrix m of stmatrix is register m: rows 8 (m % 2), columns 8 (m / 2). Lane l points at row l % 8 of matrix l / 8.
+  const int lane = t % 32, row = t % 128 / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
+  ptx::stmatrix_x4(chunk_address(tile, row, 2 * step + lane / 16), registers);
+}
+
+}  // namespace dsa

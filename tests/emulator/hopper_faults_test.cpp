@@ -1,0 +1,131 @@
+/// One sound kernel with every mechanism of a Hopper pipeline (tests/probe/hopper_path.cuh), and the faults planted in
+/// it: the emulator must name each, and must stay silent about the sound one.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cuda/device/emulator/memory.hpp"
+#include "tests/probe/hopper_path_inputs.hpp"
+
+using namespace dsa;
+using namespace dsa::probe;
+using emulator::Schedule;
+
+namespace {
+
+constexpr int kSeeds = 50;
+
+/// Device memory with a name.
+template <class T> class Tensor {
+ public:
+  Tensor(const char* name, const std::vector<T>& values) : count_(values.size()) {
+    // Of a page and more, so that a wild access is near no other tensor.
+    memory_ = static_cast<char*>(std::aligned_alloc(256, bytes() + 2 * kMargin));
+    emulator::add_allocation(memory_, bytes() + 2 * kMargin);
+    emulator::name_allocation(data(), bytes(), name);
+    std::memcpy(data(), values.data(), bytes());
+  }
+  ~Tensor() {
+    emulator::remove_allocation(memory_);
+    std::free(memory_);
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  T* data() { return reinterpret_cast<T*>(memory_ + kMargin); }
+  std::size_t bytes() const { return (count_ * sizeof(T) + 255) / 256 * 256; }
+  std::vector<T> read() { return {data(), data() + count_}; }
+
+ private:
+  static constexpr std::size_t kMargin = 1 << 16;
+  std::size_t count_;
+  char* memory_;
+};
+
+using Words = std::vector<std::string>;
+
+/// What the schedules 0 (round robin) to kSeeds say. `named`: the launch fails with one of these words; `wrong`: it does
+/// not fail, and the values are wrong.
+struct Outcome {
+  int named = 0, wrong = 0, silent = 0;
+  std::string other;   // the first verdict with other words
+};
+
+template <Break kBreak> Outcome outcome(const Words& words) {
+  const HopperPathInputs in;
+  Tensor q("q", in.q), k("k", in.k);
+  Tensor indices("indices", in.indices);
+  Tensor out("out", in.want);
+  const HopperPathArgs args{q.data(), k.data(), indices.data(), out.data(), in.kBankRows, in.kTiles};
+  Outcome result;
+  for (int seed = 0; seed <= kSeeds; ++seed) {
+    using Kind = Schedule::Kind;
+    emulator::set_schedule({seed == 0 ? Kind::kRoundRobin : seed % 10 == 9 ? Kind::kStarve : Kind::kRandom, uint64_t(seed)});
+    std::fill_n(out.data(), in.want.size(), -1.0f);
+    if (launch_hopper_path<kBreak>(args) == cudaSuccess) {
+      out.read() == in.want ? ++result.silent : ++result.wrong;
+      continue;
+    }
+    const std::string& verdict = emulator::last_error();
+    const auto said = [&](const std::string& part) { return verdict.find(part) != std::string::npos; };
+    if (std::any_of(words.begin(), words.end(), said)) ++result.named;
+    else if (result.other.empty()) result.other = verdict;
+  }
+  emulator::set_schedule({});
+  return result;
+}
+
+/// The fault is named in at least `share` of the schedules, and whatever else is said, it never passes unnoticed more often
+/// than the rest.
+template <Break kBreak> void must_be_named(const Words& words, int share = kSeeds + 1) {
+  const Outcome o = outcome<kBreak>(words);
+  CAPTURE(o.named);
+  CAPTURE(o.wrong);
+  CAPTURE(o.silent);
+  CAPTURE(o.other);
+  CHECK(o.other == "");
+  CHECK(o.named >= share);
+}
+
+}  // namespace
+
+TEST_CASE("the sound kernel is right, and silent, in every schedule") {
+  const Outcome sound = outcome<Break::kNothing>({});
+  CAPTURE(sound.other);
+  CHECK(sound.silent == kSeeds + 1);
+}
+
+// Faults that every schedule must name.
+TEST_CASE("a barrier that nobody completes: deadlock") { must_be_named<Break::kNeverReleases>({"deadlock in block"}); }
+TEST_CASE("more bytes announced than copied") { must_be_named<Break::kExpectsTooManyBytes>({"tx-count mismatch"}); }
+TEST_CASE("a warp multiplies with another tile") { must_be_named<Break::kDivergentDescriptor>({"wgmma divergence"}); }
+TEST_CASE("a descriptor with illegal bits") { must_be_named<Break::kIllegalDescriptor>({"illegal descriptor"}); }
+TEST_CASE("a copy to a misaligned address") { must_be_named<Break::kMisalignedCopy>({"not a multiple of 16"}); }
+TEST_CASE("more registers than the block has") { must_be_named<Break::kTooManyRegisters>({"setmaxnreg.inc 248, has"}); }
+TEST_CASE("no proxy fence between stmatrix and wgmma") { must_be_named<Break::kNoProxyFence>({"without a fence.proxy.async"}); }
+TEST_CASE("a row that is outside of the tensor") { must_be_named<Break::kWildIndex>({"bytes past its end (76800 bytes)"}); }
+TEST_CASE("a store behind shared memory") { must_be_named<Break::kPastSharedMemory>({"past the end of the block's"}); }
+TEST_CASE("no wgmma.fence") { must_be_named<Break::kNoWgmmaFence>({"no wgmma.fence"}); }
+TEST_CASE("a bulk store left behind") { must_be_named<Break::kLeavesStoreBehind>({"exits without waiting"}); }
+TEST_CASE("more arrivals than the barrier takes") { must_be_named<Break::kArrivesThrice>({"too many arrivals", "overrun"}); }
+TEST_CASE("a count that does not match the arrivals") {
+  must_be_named<Break::kWrongCount>({"arrivals left over", "nothing orders the two", "nobody has written"});
+}
+TEST_CASE("the same parity twice") { must_be_named<Break::kSamePhaseAgain>({"wrong phase", "nothing orders the two"}); }
+TEST_CASE("a tile that is read before it is there") {
+  must_be_named<Break::kReadsUnwritten>({"nobody has written", "nothing orders the two"});
+}
+TEST_CASE("threads that use a barrier while it is initialised") {
+  must_be_named<Break::kNoBarrierAfterInit>({"has not been initialised", "nothing orders the two"});
+}
+
+// Faults that only some schedules can show.
+TEST_CASE("a buffer given back before the product has read it") {
+  must_be_named<Break::kReleasesTooEarly>({"nothing orders the two", "without a fence.proxy.async"}, kSeeds / 3);
+}
+TEST_CASE("accumulators read before the wait are poison") {
+  const Outcome o = outcome<Break::kReadsTooEarly>({});
+  CHECK(o.wrong == kSeeds + 1);
+}
