@@ -19,7 +19,7 @@
 #define DSA_DEVICE __device__ __forceinline__
 #else
 #include "emulator/cuda_names.hpp"
-#define DSA_DEVICE inline
+#define DSA_DEVICE [[gnu::always_inline]] inline
 #define DSA_EMULATOR 1
 #endif
 

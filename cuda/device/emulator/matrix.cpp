@@ -40,7 +40,7 @@ uint32_t element_address(const MatrixDescriptor& d, bool mn_major, unsigned byte
 
 namespace {
 
-constexpr int kNoExponent = -1000;   // of zero
+constexpr int kNoExponent = -1000;   // of zero; a product with it has one far below any other
 
 int exponent_of(float x) { return x == 0 || !std::isfinite(x) ? kNoExponent : std::max(std::ilogb(x), -126); }
 
@@ -76,7 +76,7 @@ void multiply_accumulate(float* d, const float* a, const float* b, unsigned n, u
       for (unsigned j = 0; j < n; ++j) largest[j] = std::max(largest[j], exponent + column[j]);
     }
     for (unsigned j = 0; j < n; ++j) {
-      scale[j] = largest[j] <= kNoExponent ? 1.0 : std::ldexp(1.0, adder.fraction_bits - largest[j]);
+      scale[j] = largest[j] < kNoExponent / 2 ? 1.0 : std::ldexp(1.0, adder.fraction_bits - largest[j]);
       sum[j] = std::trunc(row[j] * scale[j]);
     }
     for (unsigned x = 0; x < k; ++x) {

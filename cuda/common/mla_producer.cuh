@@ -1,0 +1,57 @@
+/// @file mla_producer.cuh
+/// A warpgroup that does nothing but gather: 64 rows per tile into a ring of K tiles.
+#pragma once
+
+#include "mla_tile.cuh"
+#include "ring.cuh"
+
+namespace dsa {
+
+/// One buffer of the ring.
+struct KeyTile {
+  ColumnTile k[kQKTiles];              ///< V in the first 8 tiles
+};
+
+/// What belongs to a buffer besides its bytes, kept apart because tiles need 1024-byte alignment.
+struct KeyTileState {
+  uint64_t valid;                      ///< bit i: slot i of the tile has a row
+  ptx::mbarrier full;                  ///< kFullArrivals: cp.async of every producer thread, and one for each half of `valid`
+  ptx::mbarrier empty;                 ///< one arrival per consumer warp that reads the buffer
+};
+constexpr int kProducerThreads = 128;
+constexpr unsigned kFullArrivals = kProducerThreads + 2;
+
+/// The rows that a producer thread needs for one tile, -1 for none.
+struct ProducerRows {
+  int row[4];                          ///< to copy: 8 threads have the same
+  int slot;                            ///< of slot t, for the mask; threads 0 to 63
+};
+
+DSA_DEVICE ProducerRows look_up_rows(const MlaWork& w, int tile, int t) {
+  ProducerRows rows;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) rows.row[i] = selected_row(w, tile * kTileKeys + t / 8 + 16 * i);
+  rows.slot = t < kTileKeys ? selected_row(w, tile * kTileKeys + t) : -1;
+  return rows;
+}
+
+/// Starts the copies of one tile and the arrivals that announce it.
+// [fill]
+DSA_DEVICE void fill_tile(KeyTile& tile, KeyTileState& state, const MlaWork& w, const ProducerRows& rows, int t) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = t / 8 + 16 * i, source = rows.row[i];
+    copy_row<kQKTiles>(tile.k, row, t % 8, w.kv + max(source, 0) * w.row_stride, source >= 0);
+  }
+  ptx::cp_async_mbarrier_arrive_noinc(&state.full);   // when this thread's copies have landed
+  if (t < kTileKeys) {
+    const uint32_t valid = __ballot_sync(0xffffffffu, rows.slot >= 0);
+    if (t % 32 == 0) {
+      reinterpret_cast<uint32_t*>(&state.valid)[t / 32] = valid;
+      ptx::mbarrier_arrive(&state.full);              // releases the store; the arrival of copies would not
+    }
+  }
+}
+// [fill]
+
+}  // namespace dsa

@@ -1,0 +1,22 @@
+/// @file ring.cuh
+/// A ring of buffers between a producer and its consumers, each buffer with a `full` and an `empty` mbarrier.
+#pragma once
+
+#include "../device/device.cuh"
+
+namespace dsa {
+
+/// Where a thread is in the ring: which buffer, and the parity to wait for, which flips whenever the ring has been gone
+/// round. A fresh mbarrier is in phase 0, and waiting for the parity of the phase before it, 1, returns at once: so a
+/// producer starts with 1 and finds every buffer empty, a consumer starts with 0 and waits for the first fill.
+template <int kStages> struct RingPosition {
+  int stage;
+  unsigned parity;
+  DSA_DEVICE static RingPosition producer() { return {0, 1}; }
+  DSA_DEVICE static RingPosition consumer() { return {0, 0}; }
+  DSA_DEVICE void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+}  // namespace dsa
