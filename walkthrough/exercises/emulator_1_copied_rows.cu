@@ -25,45 +25,50 @@ constexpr int kStages = 2;
 constexpr int kRows = 8;                         // of one CTA
 constexpr int kMaxColumns = 1024;
 
-struct SharedStorage {
-  alignas(16) float row[kStages][kMaxColumns];
+template <class T> struct SharedStorage {
+  alignas(16) T row[kStages][kMaxColumns];
   ptx::mbarrier full[kStages];                   // 32 arrivals: each producer lane's copies, when they have landed
   ptx::mbarrier empty[kStages];                  // 32 arrivals: each consumer lane, when it has read the row
 };
 
-DSA_DEVICE void produce(SharedStorage& s, const float* x, int n, int rows) {
+DSA_DEVICE float value_of(float x) { return x; }
+DSA_DEVICE float value_of(bf16 x) { return float_from(x); }
+
+template <class T> DSA_DEVICE void produce(SharedStorage<T>& s, const T* x, int n, int rows) {
   trace_role("producer");
+  constexpr int kPiece = 16 / sizeof(T);         // what one cp.async moves
   for (int i = 0; i < rows; ++i, x += n) {
     const int stage = i % kStages;
     trace_step("[P1] copy");
     ptx::mbarrier_wait_parity(&s.empty[stage], (i / kStages & 1) ^ 1);
-    for (int j = int(threadIdx.x) * 4; j < n; j += 32 * 4) ptx::cp_async_16(&s.row[stage][j], x + j);
+    for (int j = int(threadIdx.x) * kPiece; j < n; j += 32 * kPiece) ptx::cp_async_16(&s.row[stage][j], x + j);
     ptx::cp_async_mbarrier_arrive(&s.full[stage]);
   }
 }
 
-DSA_DEVICE void consume(SharedStorage& s, e4m3* bytes, float* scales, int n, int rows, ScaleMode mode) {
+template <class T>
+DSA_DEVICE void consume(SharedStorage<T>& s, e4m3* bytes, float* scales, int n, int rows, ScaleMode mode) {
   trace_role("consumer");
   const int lane = threadIdx.x % 32;
   for (int i = 0; i < rows; ++i, bytes += n) {
     const int stage = i % kStages;
-    const float* row = s.row[stage];
+    const T* row = s.row[stage];
     trace_step("[C1] amax");
     ptx::mbarrier_wait_parity(&s.full[stage], i / kStages & 1);
     float amax = 0;
-    for (int j = lane; j < n; j += 32) amax = larger_magnitude(amax, row[j]);
+    for (int j = lane; j < n; j += 32) amax = larger_magnitude(amax, value_of(row[j]));
     for (int distance = 16; distance > 0; distance /= 2)
       amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, distance));
     const float scale = scale_of(amax, mode);
     if (lane == 0) scales[i] = scale;
     trace_step("[C2] divide");
-    for (int j = lane; j < n; j += 32) bytes[j] = e4m3_from(row[j] / scale);
+    for (int j = lane; j < n; j += 32) bytes[j] = e4m3_from(value_of(row[j]) / scale);
     ptx::mbarrier_arrive(&s.empty[stage]);
   }
 }
 
-static __global__ void __launch_bounds__(64) kernel(const QuantizeArgs a) {
-  SharedStorage& s = shared_memory<SharedStorage>();
+template <class T> static __global__ void __launch_bounds__(64) kernel(const QuantizeArgs a, const T* x) {
+  auto& s = shared_memory<SharedStorage<T>>();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(&s.full[i], 32);
@@ -74,13 +79,12 @@ static __global__ void __launch_bounds__(64) kernel(const QuantizeArgs a) {
   __syncthreads();
   const int64_t first = int64_t(blockIdx.x) * kRows;
   const int rows = a.rows - first < kRows ? int(a.rows - first) : kRows;
-  if (threadIdx.x < 32) produce(s, a.x_f32 + first * a.n, a.n, rows);
+  if (threadIdx.x < 32) produce(s, x + first * a.n, a.n, rows);
   else consume(s, a.bytes + first * a.n, a.scale + first, a.n, rows, a.mode);
 }
 
 static const char* unsupported(const QuantizeArgs& a) {
-  if (!a.x_f32) return "this exercise reads float32 only";
-  if (a.n > kMaxColumns || a.n % 4 != 0) return "n must be a multiple of 4, at most 1024";
+  if (a.n > kMaxColumns || a.n % 8 != 0) return "n must be a multiple of 8, at most 1024";
   if ((a.rows + kRows - 1) / kRows > 0x7fffffff) return "rows must be below 2^34 (one CTA for eight)";
   return nullptr;
 }
@@ -88,7 +92,8 @@ static const char* unsupported(const QuantizeArgs& a) {
 static cudaError_t launch(const QuantizeArgs& a, cudaStream_t stream) {
   if (a.rows == 0) return cudaSuccess;
   const auto ctas = unsigned((a.rows + kRows - 1) / kRows);
-  return dsa::launch(kernel, {dim3(ctas), dim3(64), sizeof(SharedStorage), stream}, a);
+  const LaunchConfig config{dim3(ctas), dim3(64), sizeof(SharedStorage<float>), stream};   // enough for bf16 too
+  return a.x_bf16 ? dsa::launch(kernel<bf16>, config, a, a.x_bf16) : dsa::launch(kernel<float>, config, a, a.x_f32);
 }
 
 static const Register<QuantizeArgs, unsupported, launch> registered{

@@ -30,21 +30,24 @@ constexpr int kPiece = kConsumers;               // numbers: one for each of the
 constexpr int kMaxColumns = 8192;
 constexpr unsigned kMeet = 1;                    // named barrier of the consumers
 
-struct SharedStorage {
-  alignas(16) float piece[kStages][kPiece];
+template <class T> struct SharedStorage {
+  alignas(16) T piece[kStages][kPiece];
   alignas(16) e4m3 bytes[kMaxColumns];           // the result on its way out
   float partial[kConsumers / 32];
   ptx::mbarrier full[kStages];                   // 1 arrival, and the bytes of the piece
   ptx::mbarrier empty[kStages];                  // 4 arrivals: one lane of each consumer warp
 };
 
+DSA_DEVICE float value_of(float x) { return x; }
+DSA_DEVICE float value_of(bf16 x) { return float_from(x); }
+
 /// One thread.
-DSA_DEVICE void produce(SharedStorage& s, const float* x, int n) {
+template <class T> DSA_DEVICE void produce(SharedStorage<T>& s, const T* x, int n) {
   auto at = RingPosition<kStages>::producer();
   const int pieces = (n + kPiece - 1) / kPiece;
   for (int turn = 0; turn < 2 * pieces; ++turn, at.advance()) {
     const int first = turn % pieces * kPiece;
-    const unsigned bytes = unsigned(min(kPiece, n - first) * int(sizeof(float)));
+    const unsigned bytes = unsigned(min(kPiece, n - first) * int(sizeof(T)));
     trace_step("[P1] copy");
     ptx::mbarrier_wait_parity(&s.empty[at.stage], at.parity);
     ptx::mbarrier_arrive_expect_tx(&s.full[at.stage], bytes);
@@ -53,15 +56,15 @@ DSA_DEVICE void produce(SharedStorage& s, const float* x, int n) {
 }
 
 /// This thread's number of the next piece, 0 past the end of the row.
-DSA_DEVICE float next_number(SharedStorage& s, bool inside, RingPosition<kStages>& at) {
+template <class T> DSA_DEVICE float next_number(SharedStorage<T>& s, bool inside, RingPosition<kStages>& at) {
   ptx::mbarrier_wait_parity(&s.full[at.stage], at.parity);
-  const float value = inside ? s.piece[at.stage][threadIdx.x] : 0.0f;
+  const float value = inside ? value_of(s.piece[at.stage][threadIdx.x]) : 0.0f;
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.empty[at.stage]);
   at.advance();
   return value;
 }
 
-DSA_DEVICE void consume(SharedStorage& s, const QuantizeArgs& a) {
+template <class T> DSA_DEVICE void consume(SharedStorage<T>& s, const QuantizeArgs& a) {
   const int t = threadIdx.x;
   auto at = RingPosition<kStages>::consumer();
   trace_step("[C1] amax");
@@ -90,8 +93,9 @@ DSA_DEVICE void consume(SharedStorage& s, const QuantizeArgs& a) {
   ptx::cp_async_bulk_wait_group_read<0>();
 }
 
-static __global__ void __launch_bounds__(kConsumers + 32) kernel(const QuantizeArgs a) {
-  SharedStorage& s = shared_memory<SharedStorage>();
+template <class T>
+static __global__ void __launch_bounds__(kConsumers + 32) kernel(const QuantizeArgs a, const T* x) {
+  auto& s = shared_memory<SharedStorage<T>>();
   trace_role(threadIdx.x < kConsumers ? "consumers" : "producer");
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) ptx::mbarrier_init(&s.full[i], 1);
@@ -100,18 +104,19 @@ static __global__ void __launch_bounds__(kConsumers + 32) kernel(const QuantizeA
   }
   __syncthreads();
   if (threadIdx.x < kConsumers) consume(s, a);
-  else if (threadIdx.x == kConsumers) produce(s, a.x_f32 + int64_t(blockIdx.x) * a.n, a.n);
+  else if (threadIdx.x == kConsumers) produce(s, x + int64_t(blockIdx.x) * a.n, a.n);
 }
 
 static const char* unsupported(const QuantizeArgs& a) {
-  if (!a.x_f32) return "this exercise reads float32 only";
+  if (a.rows > 0x7fffffff) return "rows must be below 2^31 (one CTA each)";
   if (a.n > kMaxColumns || a.n % 16 != 0) return "n must be a multiple of 16, at most 8192";
   return nullptr;
 }
 
 static cudaError_t launch(const QuantizeArgs& a, cudaStream_t stream) {
   if (a.rows == 0) return cudaSuccess;
-  return dsa::launch(kernel, {dim3(unsigned(a.rows)), dim3(kConsumers + 32), sizeof(SharedStorage), stream}, a);
+  const LaunchConfig config{dim3(unsigned(a.rows)), dim3(kConsumers + 32), sizeof(SharedStorage<float>), stream};
+  return a.x_bf16 ? dsa::launch(kernel<bf16>, config, a, a.x_bf16) : dsa::launch(kernel<float>, config, a, a.x_f32);
 }
 
 static const Register<QuantizeArgs, unsupported, launch> registered{
