@@ -5,7 +5,7 @@
 /// | before        | 04_warp_specialized.cu: one consumer makes all scores; the tensor cores idle under its softmax  |
 /// |---------------|---------------------------------------------------------------------------------------------------|
 /// | **this rung** | scores by turns; maxima and probabilities are exchanged; half tiles are given back one by one     |
-/// | next          | 06_persistent.cu: no serial chain of maxima, no gaps between queries                              |
+/// | next          | 06_late_maximum.cu: no serial chain of maxima                                                        |
 /// | reference     | reference/sparse_mla_fwd.cpp                                                                       |
 /// | chapter       | @ref sparse_mla_fwd_05                                                                             |
 ///
@@ -55,7 +55,7 @@ struct SharedStorage {
 static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
 
 /// Named barriers between the consumers, 128 threads arrive and 128 wait: the value that it is named after is there.
-constexpr unsigned kM0 = 1, kM1 = 2, kP0 = 3, kP1 = 4, kEnd = 5;
+constexpr unsigned kM0 = 1, kM1 = 2, kP0 = 3, kP1 = 4, kEnd0 = 5, kEnd1 = 6;
 constexpr unsigned kBoth = 256;
 
 /// A warp has finished with a half tile.
@@ -219,7 +219,8 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
   trace_step("[A6] output");
   for (int h = 0; h < 2; ++h) l[h] = row_sum(l[h]);
   put_rows(s.l[0], t, l);
-  ptx::barrier_sync(kEnd, kBoth);                     // all products are done: K takes the output now
+  ptx::barrier_arrive(kEnd0, kBoth);
+  ptx::barrier_sync(kEnd1, kBoth);                    // all products are done: K takes the output now
   float other[2], factor[2];
   get_rows(s.l[1], t, other);
   for (int h = 0; h < 2; ++h) factor[h] = store_row_end(a, w, t, h, m[h], l[h] + other[h], true).factor;
@@ -295,7 +296,8 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
   trace_step("[B5] output");
   for (int h = 0; h < 2; ++h) l[h] = row_sum(l[h]);
   put_rows(s.l[1], t, l);
-  ptx::barrier_sync(kEnd, kBoth);
+  ptx::barrier_arrive(kEnd1, kBoth);
+  ptx::barrier_sync(kEnd0, kBoth);
   float other[2], factor[2];
   get_rows(s.l[0], t, other);
   for (int h = 0; h < 2; ++h) factor[h] = store_row_end(a, w, t, h, m[h], other[h] + l[h], false).factor;

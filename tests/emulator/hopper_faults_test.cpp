@@ -18,6 +18,18 @@ namespace {
 
 constexpr int kSeeds = 50;
 
+// A real sanitizer judges the plain accesses in its builds, and ends the program.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kRaceEndsTheTest = true;
+#else
+constexpr bool kRaceEndsTheTest = false;
+#endif
+#if defined(DSA_INSTRUMENTED)
+constexpr bool kPlainAccessesUnseen = false;
+#else
+constexpr bool kPlainAccessesUnseen = true;
+#endif
+
 /// Device memory with a name.
 template <class T> class Tensor {
  public:
@@ -106,26 +118,31 @@ TEST_CASE("a copy to a misaligned address") { must_be_named<Break::kMisalignedCo
 TEST_CASE("more registers than the block has") { must_be_named<Break::kTooManyRegisters>({"setmaxnreg.inc 248, has"}); }
 TEST_CASE("no proxy fence between stmatrix and wgmma") { must_be_named<Break::kNoProxyFence>({"without a fence.proxy.async"}); }
 TEST_CASE("a row that is outside of the tensor") { must_be_named<Break::kWildIndex>({"bytes past its end (76800 bytes)"}); }
-TEST_CASE("a store behind shared memory") { must_be_named<Break::kPastSharedMemory>({"past the end of the block's"}); }
+TEST_CASE("a store behind shared memory" * doctest::skip(kPlainAccessesUnseen)) { must_be_named<Break::kPastSharedMemory>({"past the end of the block's"}); }
 TEST_CASE("no wgmma.fence") { must_be_named<Break::kNoWgmmaFence>({"no wgmma.fence"}); }
 TEST_CASE("a bulk store left behind") { must_be_named<Break::kLeavesStoreBehind>({"exits without waiting"}); }
-TEST_CASE("more arrivals than the barrier takes") { must_be_named<Break::kArrivesThrice>({"too many arrivals", "overrun"}); }
-TEST_CASE("a count that does not match the arrivals") {
+TEST_CASE("more arrivals than the barrier takes" * doctest::skip(kRaceEndsTheTest)) { must_be_named<Break::kArrivesThrice>({"too many arrivals", "overrun"}); }
+TEST_CASE("a count that does not match the arrivals" * doctest::skip(kRaceEndsTheTest)) {
   must_be_named<Break::kWrongCount>({"arrivals left over", "nothing orders the two", "nobody has written"});
 }
-TEST_CASE("the same parity twice") { must_be_named<Break::kSamePhaseAgain>({"wrong phase", "nothing orders the two"}); }
-TEST_CASE("a tile that is read before it is there") {
+TEST_CASE("the same parity twice" * doctest::skip(kRaceEndsTheTest)) { must_be_named<Break::kSamePhaseAgain>({"wrong phase", "nothing orders the two"}); }
+TEST_CASE("a tile that is read before it is there" * doctest::skip(kRaceEndsTheTest)) {
   must_be_named<Break::kReadsUnwritten>({"nobody has written", "nothing orders the two"});
 }
-TEST_CASE("threads that use a barrier while it is initialised") {
+TEST_CASE("threads that use a barrier while it is initialised" * doctest::skip(kRaceEndsTheTest)) {
   must_be_named<Break::kNoBarrierAfterInit>({"has not been initialised", "nothing orders the two"});
 }
 
 // Faults that only some schedules can show.
-TEST_CASE("a buffer given back before the product has read it") {
+TEST_CASE("a buffer given back before the product has read it" * doctest::skip(kRaceEndsTheTest)) {
   must_be_named<Break::kReleasesTooEarly>({"nothing orders the two", "without a fence.proxy.async"}, kSeeds / 3);
 }
 TEST_CASE("accumulators read before the wait are poison") {
   const Outcome o = outcome<Break::kReadsTooEarly>({});
   CHECK(o.wrong == kSeeds + 1);
+}
+
+// For the thread sanitizer (tests/CMakeLists.txt looks at what it prints); values do not show it.
+TEST_CASE("race: two threads write one word" * doctest::skip()) {
+  CHECK(outcome<Break::kTwoThreadsOneSlot>({}).silent == kSeeds + 1);
 }
