@@ -74,6 +74,31 @@ DSA_DEVICE void store_output(const SparseMlaFwdArgs& a, const MlaWork& w, int fi
   }
 }
 
+/// The same without shared memory: the four threads of a row exchange what they have, so that each holds 8 columns of 32.
+DSA_DEVICE void store_output_from_registers(const SparseMlaFwdArgs& a, const MlaWork& w, int first_column, int t,
+                                            const float (&out)[128]) {
+  const int q = t % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = accumulator_row(t, h);
+    bf16* to = a.out + (w.head_row + row) * kDimV + first_column + 8 * q;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {                     // columns 32 k .. 32 k + 31
+      uint32_t x[4];                                  // x[i]: columns 32 k + 8 i + 2 q and the next
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = pack_bf16x2(out[16 * k + 4 * i + 2 * h], out[16 * k + 4 * i + 2 * h + 1]);
+      // A 4 x 4 transposition in two steps: with the thread beside, then with the one two further.
+      const uint32_t odd = __shfl_xor_sync(0xffffffffu, q % 2 ? x[0] : x[1], 1);
+      const uint32_t odd2 = __shfl_xor_sync(0xffffffffu, q % 2 ? x[2] : x[3], 1);
+      const uint32_t a0 = q % 2 ? odd : x[0], a1 = q % 2 ? x[1] : odd, b0 = q % 2 ? odd2 : x[2], b1 = q % 2 ? x[3] : odd2;
+      const uint32_t far0 = __shfl_xor_sync(0xffffffffu, q < 2 ? b0 : a0, 2);
+      const uint32_t far1 = __shfl_xor_sync(0xffffffffu, q < 2 ? b1 : a1, 2);
+      const uint4 row_piece = q < 2 ? make_uint4(a0, a1, far0, far1) : make_uint4(far0, far1, b0, b1);
+      if (row < w.heads) *reinterpret_cast<uint4*>(to + 32 * k) = row_piece;
+    }
+  }
+}
+
 /// lse and max_logits of the row h of a thread; one thread of the four that share it stores.
 DSA_DEVICE RowEnd store_row_end(const SparseMlaFwdArgs& a, const MlaWork& w, int t, int h, float m, float l, bool store) {
   const int row = accumulator_row(t, h);

@@ -84,6 +84,7 @@ DSA_DEVICE int selected_row(const MlaWork& w, int slot) {
 // ---- Copies into tiles -----------------------------------------------------------------------------------------------
 /// Copies `kTiles` chunks of 16 bytes, one per column tile, of row `row` of a tile; a row is copied by 8 threads, chunk 0 to
 /// 7. Zeros when not `valid`: what a product reads must not be NaN, because 0 * NaN is NaN.
+// [copy_row]
 template <int kTiles> DSA_DEVICE void copy_row(ColumnTile* tiles, int row, int chunk, const bf16* source, bool valid) {
   char* to = chunk_address(tiles[0], row, chunk);
   const bf16* from = source + chunk * 8;
@@ -91,6 +92,7 @@ template <int kTiles> DSA_DEVICE void copy_row(ColumnTile* tiles, int row, int c
   for (int tile = 0; tile < kTiles; ++tile)
     ptx::cp_async_16(to + tile * kColumnTileBytes, from + tile * kTileColumns, valid ? 16 : 0);
 }
+// [copy_row]
 
 /// The heads of `w` as 64 rows of 576 columns, by the threads t = 0 to kThreads - 1; rows past the last head are zero.
 template <int kThreads> DSA_DEVICE void copy_q(ColumnTile* tiles, const bf16* q, const MlaWork& w, int t) {
@@ -117,10 +119,12 @@ DSA_DEVICE float row_sum(float x) {
 
 /// Writes 64 rows by 16 columns, from A-operand registers (which an accumulator's columns 16 k.. are, packed), into a column
 /// tile at column 16 * `step`; a warp writes its 16 rows.
+// [store_fragment]
 DSA_DEVICE void store_fragment(ColumnTile& tile, int t, int step, const uint32_t (&registers)[4]) {
   // Matrix m of stmatrix is register m: rows 8 (m % 2), columns 8 (m / 2). Lane l points at row l % 8 of matrix l / 8.
   const int lane = t % 32, row = t % 128 / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
   ptx::stmatrix_x4(chunk_address(tile, row, 2 * step + lane / 16), registers);
 }
+// [store_fragment]
 
 }  // namespace dsa

@@ -62,6 +62,7 @@ template <int kCount> DSA_DEVICE void rescale(float (&out)[kCount], const float 
 
 /// Columns 16 `step` to 16 `step` + 15 of a fragment, rounded to bf16, as A-operand registers: r holds columns 8 (r / 2) of
 /// the step, rows 8 (r % 2).
+// [pack_fragment]
 template <int kCount> DSA_DEVICE void pack_fragment(const float (&x)[kCount], int step, uint32_t (&registers)[4]) {
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
@@ -69,6 +70,7 @@ template <int kCount> DSA_DEVICE void pack_fragment(const float (&x)[kCount], in
     registers[r] = pack_bf16x2(x[i], x[i + 1]);
   }
 }
+// [pack_fragment]
 
 /// What turns sums into results, for a row with largest score m (raw) and sum l: the factor of out, and lse.
 struct RowEnd { float factor, lse; };

@@ -16,6 +16,7 @@ namespace dsa {
 ///
 /// load issues cp.async into buffer `stage` and does not wait; compute may read what all threads loaded. Nothing of
 /// compute(i - 1) is still under way when load overwrites its buffer, because each turn begins with a barrier.
+// [loop]
 template <int kStages, class Load, class Compute>
 DSA_DEVICE void pipelined_loop(int n, const Load& load, const Compute& compute) {
   static_assert(kStages >= 2);
@@ -33,5 +34,6 @@ DSA_DEVICE void pipelined_loop(int n, const Load& load, const Compute& compute) 
     compute(i % kStages, i);
   }
 }
+// [loop]
 
 }  // namespace dsa

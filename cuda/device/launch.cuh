@@ -17,6 +17,18 @@ struct LaunchConfig {
   unsigned cluster = 1;             ///< blocks of a cluster, neighbours in x; divides grid.x, at most 8
 };
 
+/// SMs of the current device, for kernels whose CTAs stay and take one piece of work after the other. On the emulator
+/// 3, so that even small problems go round.
+inline int sm_count() {
+#if defined(DSA_EMULATOR)
+  return 3;
+#else
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 1;
+  return cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess ? count : 1;
+#endif
+}
+
 /// Starts `kernel(arguments...)` and returns the launch's own error; errors inside the kernel surface at the
 /// next synchronisation on the GPU, and here on the emulator.
 template <class... Parameters, class... Arguments>

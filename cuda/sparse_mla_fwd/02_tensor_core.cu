@@ -68,6 +68,7 @@ static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdA
     ptx::fence_proxy_async_shared();                  // the tensor cores read through the async proxy
     __syncthreads();
 
+    // [multiply]
     trace_step("[T2] scores");
     float scores[16];
     ptx::wgmma_fence();
@@ -75,8 +76,10 @@ static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdA
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(scores);
+    // [multiply]
 
     trace_step("[T3] softmax", 400);
+    // [maximum]
     mask_scores(scores, __ballot_sync(0xffffffffu, s.valid[warpgroup * kHalfKeys + t % 32]), t);
     for (int h = 0; h < 2; ++h) {
       const float largest = tile_max(scores, h);
@@ -91,6 +94,8 @@ static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdA
       m[h] = m_new;
       l[h] = l[h] * factor[h] + exponentiate(scores, h, m_new, c);
     }
+    // [maximum]
+    // [probabilities]
     for (int step = 0; step < 2; ++step) {
       uint32_t registers[4];
       pack_fragment(scores, step, registers);
@@ -99,6 +104,7 @@ static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdA
     rescale(out, factor);
     ptx::fence_proxy_async_shared();
     __syncthreads();                                  // both halves of P are there
+    // [probabilities]
 
     trace_step("[T4] output");
     ptx::wgmma_keep(out);

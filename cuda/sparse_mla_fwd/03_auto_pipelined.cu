@@ -40,14 +40,17 @@ static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
 /// The rows that this thread gathers of a tile, -1 for none.
 struct Rows { int row[kRowsPerThread]; };
 
+// [look_up]
 DSA_DEVICE Rows look_up(const MlaWork& w, int tile) {
   Rows rows;
   for (int i = 0; i < kRowsPerThread; ++i)
     rows.row[i] = selected_row(w, tile * kTileKeys + int(threadIdx.x) / 8 + i * (kThreads / 8));
   return rows;
 }
+// [look_up]
 
 /// [T1] 8 threads per row, 16 bytes of each of its 9 column tiles per thread.
+// [gather]
 DSA_DEVICE void gather(SharedStorage& s, const MlaWork& w, int stage, const Rows& rows) {
   const int t = threadIdx.x;
   for (int i = 0; i < kRowsPerThread; ++i) {
@@ -56,6 +59,7 @@ DSA_DEVICE void gather(SharedStorage& s, const MlaWork& w, int stage, const Rows
     if (t % 8 == 0) s.valid[stage][row] = source >= 0;
   }
 }
+// [gather]
 
 static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdArgs a) {
   SharedStorage& s = shared_memory<SharedStorage>();
@@ -69,6 +73,7 @@ static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdA
   float m[2] = {-INFINITY, -INFINITY};                // largest score so far of this thread's two rows
   float l[2] = {};                                    // sum of p so far, over this thread's columns
   float out[128] = {};
+  // [load]
   Rows ahead = look_up(w, 0);                         // an index comes from memory long before its row is needed
 
   const auto load = [&](int stage, int tile) {
@@ -76,6 +81,7 @@ static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdA
     gather(s, w, stage, ahead);
     ahead = look_up(w, tile + 1);
   };
+  // [load]
   const auto compute = [&](int stage, int tile) {
     trace_step("[T2] scores");
     float scores[16];

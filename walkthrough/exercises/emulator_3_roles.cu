@@ -1,11 +1,9 @@
 /// @file emulator_3_roles.cu
-/// Find the bug: pieces of a row again, now with a warp that copies them, and a bulk copy for the result. One line is
-/// missing.
+/// Find the bug: pieces of a row again, now with a warp of its own to copy them. One line is missing.
 ///
 ///     mkdir ~/my_kernels && cp walkthrough/exercises/emulator_3_roles.cu ~/my_kernels/
 ///     cmake -B build -DDSA_USER_KERNELS=$HOME/my_kernels && cmake --build build
-///     build/bin/dsa check --stage quantize --step ex_roles --device emulator
-///     (and with --schedule random --seed 1)
+///     build/bin/dsa check --stage quantize --step ex_roles --device emulator [--schedule random --seed 1]
 ///
 /// The chapter (walkthrough/03_no_gpu_needed.md) has the answer.
 ///
@@ -25,8 +23,8 @@ namespace ex_roles {
 using namespace dsa;
 
 constexpr int kStages = 3;
-constexpr int kConsumers = 128;                  // threads
-constexpr int kPiece = kConsumers;               // numbers: one for each of them
+constexpr int kConsumers = 128, kThreads = kConsumers + 32;
+constexpr int kPiece = kConsumers;               // numbers: one for each consumer
 constexpr int kMaxColumns = 8192;
 constexpr unsigned kMeet = 1;                    // named barrier of the consumers
 
@@ -41,7 +39,6 @@ template <class T> struct SharedStorage {
 DSA_DEVICE float value_of(float x) { return x; }
 DSA_DEVICE float value_of(bf16 x) { return float_from(x); }
 
-/// One thread.
 template <class T> DSA_DEVICE void produce(SharedStorage<T>& s, const T* x, int n) {
   auto at = RingPosition<kStages>::producer();
   const int pieces = (n + kPiece - 1) / kPiece;
@@ -93,8 +90,7 @@ template <class T> DSA_DEVICE void consume(SharedStorage<T>& s, const QuantizeAr
   ptx::cp_async_bulk_wait_group_read<0>();
 }
 
-template <class T>
-static __global__ void __launch_bounds__(kConsumers + 32) kernel(const QuantizeArgs a, const T* x) {
+template <class T> static __global__ void __launch_bounds__(kThreads) kernel(const QuantizeArgs a, const T* x) {
   auto& s = shared_memory<SharedStorage<T>>();
   trace_role(threadIdx.x < kConsumers ? "consumers" : "producer");
   if (threadIdx.x == 0) {
@@ -108,14 +104,14 @@ static __global__ void __launch_bounds__(kConsumers + 32) kernel(const QuantizeA
 }
 
 static const char* unsupported(const QuantizeArgs& a) {
-  if (a.rows > 0x7fffffff) return "rows must be below 2^31 (one CTA each)";
   if (a.n > kMaxColumns || a.n % 16 != 0) return "n must be a multiple of 16, at most 8192";
+  if (a.rows > 0x7fffffff) return "rows must be below 2^31 (one CTA each)";
   return nullptr;
 }
 
 static cudaError_t launch(const QuantizeArgs& a, cudaStream_t stream) {
   if (a.rows == 0) return cudaSuccess;
-  const LaunchConfig config{dim3(unsigned(a.rows)), dim3(kConsumers + 32), sizeof(SharedStorage<float>), stream};
+  const LaunchConfig config{dim3(unsigned(a.rows)), dim3(kThreads), sizeof(SharedStorage<float>), stream};
   return a.x_bf16 ? dsa::launch(kernel<bf16>, config, a, a.x_bf16) : dsa::launch(kernel<float>, config, a, a.x_f32);
 }
 

@@ -52,6 +52,7 @@ void land_through(Thread& thread, const AsyncOp* last) {
     for (const CopyBatch::Copy& copy : batch.copies) land(thread, batch.clock, copy);
     batch.clock.time = batch.op->end;
     thread.engine.release(batch.op.get());
+    thread.engine.release(&thread.copies);
     if (batch.arrival) thread.engine.release(batch.arrival);
     if (batch.arrival) mbarrier_arrive_for(*batch.arrival, 1, batch.clock, thread, batch.op->pc);
     scheduler().set_done(*batch.op, 1);
@@ -245,6 +246,7 @@ void cp_async_wait_group(unsigned pending) {
   for (const CopyBatch& batch : thread.copies)
     if (batch.group + pending < thread.copy_groups) last = batch.op;
   if (last) s.await(*last, 1, "cp.async.wait_group");
+  acquire_order(&thread.copies);   // of those that had landed before, too
 }
 
 void cp_async_mbarrier_arrive(uint64_t* barrier, bool noinc) {

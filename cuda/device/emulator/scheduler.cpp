@@ -496,6 +496,7 @@ void Scheduler::fail(Thread* thread, const std::string& verdict, const void* pc)
                    : verdict + where(pc);
     faulted_ = true;
   }
+  release_order(this);
   if (on_main_) throw Failed{};
   Fiber::switch_to(self().fiber, main_, false);
   std::abort();  // never resumed

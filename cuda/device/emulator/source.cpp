@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <utility>
@@ -109,7 +110,8 @@ Place look_up(const void* pc) {
     const std::size_t colon = place.rfind(':');
     const int line = colon == std::string::npos ? 0 : std::atoi(place.c_str() + colon + 1);
     if (line == 0) continue;
-    const Place frame{place.substr(0, colon), line, short_name(function)};
+    const std::string file = std::filesystem::path(place.substr(0, colon)).lexically_normal().string();   // no a/../b
+    const Place frame{file, line, short_name(function)};
     if (!in_the_way(frame.file)) return frame;
     if (innermost.line == 0) innermost = frame;
   }
