@@ -39,7 +39,7 @@ class EmulatorMachine final : public Machine {
     std::memset(address, value, bytes);
   }
   void poison_shared_memory() override {}  // the scheduler does so before every block
-  std::string synchronize() override { return emulator::last_error(); }
+  std::string synchronize() override { return emulator::take_last_error(); }
   void* stream() override { return nullptr; }
 
  private:

@@ -59,11 +59,10 @@ CheckResult check_exercise(const std::string& step, const std::string& case_name
 TEST_CASE("the planted bugs of the exercises are found, in the words that the chapter prints") {
   struct Found { const char *step, *schedule; uint64_t seed; };
   for (const Found& found : {Found{"ex_copied_rows", "round_robin", 1}, Found{"ex_pieces", "round_robin", 1},
-                             Found{"ex_pieces", "random", 1}, Found{"ex_pieces", "random", 3},
-                             Found{"ex_roles", "random", 1}}) {
+                             Found{"ex_pieces", "random", 1}, Found{"ex_roles", "random", 1}}) {
     const CheckResult result = check_exercise(found.step, "f32/n:576/scale:none", found.schedule, found.seed);
     CHECK(result.status == Status::kRuntimeError);
-    CAPTURE(found.step);
+    CAPTURE(std::string(found.step));
     CAPTURE(result.message);
     CHECK(chapter().find(one_line(result.message)) != std::string::npos);
   }

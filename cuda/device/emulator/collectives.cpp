@@ -310,12 +310,19 @@ void exit_from_collectives(Thread& thread) {
   open_cluster_if_complete(*block.cluster);
 }
 
-void block_barrier() { block_barrier_count(false); }
+static int sync_threads(bool predicate, const void* pc) {
+  const auto warps = unsigned(scheduler().self().block->warps.size());
+  return barrier(0, warps * unsigned(kWarpSize), true, predicate, "__syncthreads", pc);
+}
+
+void block_barrier() {
+  OwnBusiness quiet;
+  sync_threads(false, __builtin_return_address(0));
+}
 
 int block_barrier_count(bool predicate) {
   OwnBusiness quiet;
-  const auto warps = unsigned(scheduler().self().block->warps.size());
-  return barrier(0, warps * unsigned(kWarpSize), true, predicate, "__syncthreads", __builtin_return_address(0));
+  return sync_threads(predicate, __builtin_return_address(0));
 }
 
 void named_barrier_sync(unsigned id, unsigned threads) {

@@ -72,6 +72,8 @@ cudaError_t run_grid(dim3 grid, dim3 block, unsigned cluster, std::size_t shared
 
 /// What went wrong in the last run_grid, or "".
 const std::string& last_error();
+/// The same, once: a later call says "" until something goes wrong again.
+std::string take_last_error();
 
 // ---- What the seam's functions call, from inside a kernel ----------------------------------------------------
 enum class WarpOp {

@@ -9,7 +9,6 @@
 #include "memory_counts.hpp"
 #include "running.hpp"
 #include "sanitizer.hpp"
-#include "sanitizer.hpp"
 #include "shadow.hpp"
 #include "source.hpp"
 
@@ -183,6 +182,12 @@ uint32_t entry(const std::vector<uint32_t>& counts, std::size_t warp) {
   return warp < counts.size() ? counts[warp] : 0;
 }
 
+#if defined(DSA_PLAIN_ACCESSES_UNSEEN)
+constexpr bool kPlainStoresSeen = false;   // so a byte that seems not written may be
+#else
+constexpr bool kPlainStoresSeen = true;
+#endif
+
 std::string judge_shared(Shadow& shadow, const Access& access, std::size_t warp, const Clock& clock) {
   const std::size_t offset = uintptr_t(access.address) - shadow.span.begin;
   if (access.bytes > shadow.span.bytes - offset) return past_the_end(access, shadow);
@@ -191,7 +196,7 @@ std::string judge_shared(Shadow& shadow, const Access& access, std::size_t warp,
     for_each_granule(offset, access.bytes, [&](std::size_t granule, uint8_t mask, std::size_t at) {
       const Shadow::Write& write = shadow.last_write[granule];
       if (!verdict.empty()) return;
-      if ((shadow.written[granule] & mask) != mask) {
+      if (kPlainStoresSeen && (shadow.written[granule] & mask) != mask) {
         verdict = not_written(access, at);
       } else if (access.proxy == Proxy::kAsync && write.proxy == Proxy::kGeneric &&
                  entry(clock.fenced, write.warp) < write.tick) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "source.hpp"
 
@@ -74,6 +75,7 @@ Scheduler& scheduler() {
 // ---- A grid ---------------------------------------------------------------------------------------------------
 cudaError_t Scheduler::run(dim3 grid, dim3 block, unsigned cluster, std::size_t bytes,
                            const std::function<void()>& kernel) {
+  OwnBusiness quiet;
   error.clear();
   const uint64_t threads = uint64_t(block.x) * block.y * block.z;
   const uint64_t total = uint64_t(grid.x) * grid.y * grid.z;
@@ -358,7 +360,11 @@ bool Scheduler::land_something(bool also_patient) {
 /// Leaves the running thread, ready or not; comes back when it is picked again.
 void Scheduler::switch_away() {
   Thread& thread = self();
-  Thread* next = faulted_ ? nullptr : pick();
+  Thread* next = nullptr;
+  if (!faulted_) {
+    OwnBusiness quiet;   // an exited thread comes here without
+    next = pick();
+  }
   // A finished cluster makes room for another, which only the scheduler's own stack can start.
   if (!next || (thread.exited && thread.block->cluster->alive == 0)) {
     Fiber::switch_to(thread.fiber, main_, false);
@@ -554,6 +560,7 @@ cudaError_t run_grid(dim3 grid, dim3 block, unsigned cluster, std::size_t shared
   return scheduler().run(grid, block, cluster, shared_bytes, kernel);
 }
 const std::string& last_error() { return scheduler().error; }
+std::string take_last_error() { return std::exchange(scheduler().error, {}); }
 void* shared_memory() { return scheduler().self().block->shared; }
 void preemption_point() {
   OwnBusiness quiet;

@@ -30,7 +30,7 @@ inline constexpr std::size_t kWarpgroupSize = 128;
 inline constexpr std::size_t kMaxThreads = 1024;     // of a block
 inline constexpr std::size_t kMaxWarps = kMaxThreads / kWarpSize;
 
-/// splitmix64 (Steele, Lea, Flood 2014). Not <random>'s engines: their code would be shared with instrumented files in
+/// splitmix64 (Steele, Lea, Flood 2014). Not the standard library's engines: their code would be shared with instrumented files in
 /// a thread-sanitizer build, and then reported.
 struct Random {
   uint64_t state = 0;

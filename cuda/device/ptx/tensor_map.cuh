@@ -158,7 +158,7 @@ DSA_DEVICE void prefetch_tensormap([[maybe_unused]] const TensorMap* map) {
 #endif
 }
 
-/// `cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes`: the box at (x, y) to this CTA's
+/// cp.async.bulk.tensor.2d from global memory to shared, .tile, completing bytes on a mbarrier: the box at (x, y) to this CTA's
 /// smem, row after row without gaps; completes the bytes of the whole box on `bar`, outside elements included.
 DSA_DEVICE void cp_async_bulk_tensor_load(void* smem, const TensorMap* map, int x, int y, mbarrier* bar) {
   const int coordinates[] = {x, y};
@@ -179,7 +179,7 @@ DSA_DEVICE void cp_async_bulk_tensor_load(void* smem, const TensorMap* map, int 
 #endif
 }
 
-/// `cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group`: smem to the box at (x, y); outside elements are not
+/// cp.async.bulk.tensor.2d from shared memory to global, .tile, in a .bulk_group: smem to the box at (x, y); outside elements are not
 /// written. In the thread's current bulk group (async_copy.cuh).
 DSA_DEVICE void cp_async_bulk_tensor_store(const TensorMap* map, int x, int y, const void* smem) {
   const int coordinates[] = {x, y};
