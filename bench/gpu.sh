@@ -4,6 +4,7 @@
 #   bash bench/gpu.sh FOLDER [PART...]
 #
 # PARTs, all by default, in this order:
+#   probe      what single instructions do, compared with what the emulator does (tests/probe/h200.txt)
 #   tests      every test of the build, the GPU ones and the large cases included
 #   sanitize   compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on the small cases of every rung
 #   pipeline   indexer -> top-k -> forward -> backward at DeepSeek-V3.2 sizes
@@ -18,7 +19,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:?usage: bash bench/gpu.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(tests sanitize pipeline profile bench)
+[ ${#parts[@]} -gt 0 ] || parts=(probe tests sanitize pipeline profile bench)
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 logs=$(mktemp -d)
@@ -53,6 +54,9 @@ dsa=build/bin/dsa
 
 for part in "${parts[@]}"; do
   case $part in
+    probe)
+      step probe 120 build/bin/probe_gpu && cp "$logs/probe.log" "$out/probe.txt" &&
+        step probe-agrees 10 diff -I '^#' tests/probe/h200.txt "$out/probe.txt" ;;
     tests) step tests 500 ctest --test-dir build --output-on-failure --no-tests=error -j "$(nproc)" ;;
     sanitize)
       for tool in memcheck racecheck initcheck synccheck; do

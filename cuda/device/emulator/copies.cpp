@@ -114,7 +114,11 @@ void start_store(const char* name, unsigned bytes, std::function<void(std::vecto
   auto data = std::make_shared<std::vector<unsigned char>>();
   release_order(&thread);
   op->steps.push_back([read = std::move(read), data, &thread, op = op.get()] { read(*data), thread.engine.release(op); });
-  op->steps.push_back([write = std::move(write), data, &thread, op = op.get()] { write(*data), thread.engine.release(op); });
+  op->steps.push_back([write = std::move(write), data, &thread, op = op.get()] {
+    write(*data);
+    thread.engine.release(op);
+    thread.engine.release(&scheduler());   // for the host, which waits for the grid only
+  });
   thread.bulk.push_back({thread.bulk_groups, op, false});
   s.start(std::move(op));
 }
