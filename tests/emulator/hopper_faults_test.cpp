@@ -121,6 +121,9 @@ TEST_CASE("no proxy fence between stmatrix and wgmma" * doctest::skip(kThreadSan
 TEST_CASE("a row that is outside of the tensor" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kWildIndex>({"bytes past its end (76800 bytes)"}); }
 TEST_CASE("a store behind shared memory" * doctest::skip(kPlainAccessesUnseen)) { must_be_named<Break::kPastSharedMemory>({"past the end of the block's"}); }
 TEST_CASE("no wgmma.fence" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kNoWgmmaFence>({"no wgmma.fence"}); }
+TEST_CASE("a copy that nobody waits for" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kNoCopyWait>({"or nobody waits for the copy", "nobody has written"});
+}
 TEST_CASE("a bulk store left behind" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kLeavesStoreBehind>({"exits without waiting"}); }
 TEST_CASE("more arrivals than the barrier takes" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kArrivesThrice>({"too many arrivals", "overrun"}); }
 TEST_CASE("a count that does not match the arrivals" * doctest::skip(kThreadSanitizer)) {

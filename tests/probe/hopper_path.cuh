@@ -45,6 +45,7 @@ enum class Break {
   kReleasesTooEarly,         ///< arrives on empty before the products are done
   kReadsTooEarly,            ///< reads the scores before the wait
   kNoWgmmaFence,
+  kNoCopyWait,               ///< Q is multiplied without cp.async.wait_group
   kLeavesStoreBehind,        ///< exits before the bulk store has read its source
   kTwoThreadsOneSlot,        ///< two threads write the same word without a barrier: a data race
 };
@@ -228,7 +229,7 @@ static __global__ void __launch_bounds__(kThreads, 1) hopper_path(const HopperPa
   trace_step("load Q");
   for (int row = t / 8; row < kRows; row += kThreads / 8) gather_row(s.q, row, t % 8, a.q + row * kColumns, true, 0);
   ptx::cp_async_commit_group();
-  ptx::cp_async_wait_group<0>();
+  if constexpr (kBreak != Break::kNoCopyWait) ptx::cp_async_wait_group<0>();
   ptx::fence_proxy_async_shared();
   if (t == 0) {
     ptx::mbarrier_init(&s.indices_full, 1);

@@ -34,12 +34,20 @@ void own_shared(const void* address, const char* instruction) {
     broken(std::string(instruction) + ": address in another block's shared memory");
 }
 
+/// The clock that a copy's write is judged and released with: the issuing warp's, and the copy's own number.
+Clock clock_of_copy(Thread& thread, uint32_t tick) {
+  Scheduler& s = scheduler();
+  Clock clock = s.clock_of(thread);
+  clock.seen[s.engine_index(thread)] = tick;
+  return clock;
+}
+
 // ---- cp.async -----------------------------------------------------------------------------------------------------
 void land(Thread& thread, const Clock& clock, const CopyBatch::Copy& copy) {
   Scheduler& s = scheduler();
   if (copy.source_bytes > 0)
     s.judge_for(thread, {copy.from, copy.source_bytes, Kind::kRead, Proxy::kGeneric, copy.pc, "cp.async"}, clock, &thread);
-  s.judge_for(thread, {copy.to, copy.bytes, Kind::kWrite, Proxy::kGeneric, copy.pc, "cp.async"}, clock, &thread);
+  s.judge_for(thread, {copy.to, copy.bytes, Kind::kWrite, Proxy::kGeneric, copy.pc, "cp.async"}, clock, &thread, true);
   if (copy.source_bytes > 0) std::memcpy(copy.to, copy.from, copy.source_bytes);
   std::memset(copy.to + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
 }
@@ -66,6 +74,8 @@ CopyBatch& open_batch(Thread& thread, const void* pc) {
   CopyBatch& batch = thread.copies.emplace_back();
   batch.early = scheduler().choose_landing() == Scheduler::Landing::kEarly;
   batch.group = thread.copy_groups;
+  batch.tick = scheduler().next_copy(thread);
+  batch.clock = clock_of_copy(thread, batch.tick);
   batch.op = new_op(thread, pc, "cp.async");
   batch.op->steps.push_back([&thread, op = batch.op.get()] { land_through(thread, op); });
   thread.copies_open = true;
@@ -77,7 +87,8 @@ void close_batch(Thread& thread, Mbarrier* arrival) {
   Scheduler& s = scheduler();
   CopyBatch& batch = open_batch(thread, thread.pc);
   batch.arrival = arrival;
-  batch.clock = s.clock_of(thread);
+  batch.clock = clock_of_copy(thread, batch.tick);
+  thread.copy_ticks.emplace_back(batch.group, batch.tick);
   ++s.clock_of(thread).seen[s.clock_index(s.self())];
   thread.copies_open = false;
   batch.op->end = s.copy_end(thread, batch.clock.time, batch.bytes, "cp.async");
@@ -89,17 +100,25 @@ void close_batch(Thread& thread, Mbarrier* arrival) {
 
 // ---- Bulk copies --------------------------------------------------------------------------------------------------
 /// A load that completes `bytes` on a mbarrier of the destination's block.
-void start_load(const char* name, uint64_t* barrier, unsigned bytes, std::function<void()> move) {
+/// @param move  makes the copy; gets the clock that its write is judged with
+void start_load(const char* name, uint64_t* barrier, unsigned bytes, std::function<void(const Clock&)> move) {
   Scheduler& s = scheduler();
   Thread& thread = s.self();
+  const uint32_t tick = s.next_copy(thread);
   Mbarrier& b = find_mbarrier(barrier, name, thread.pc);
   auto op = new_op(thread, thread.pc, name);
   op->end = s.copy_end(thread, s.clock_of(thread).time, bytes, name);
   release_order(&thread);
-  op->steps.push_back([move = std::move(move), &b, bytes, &thread, end = op->end] {
-    move();
+  // Only the copy itself is in the past of who waits for the barrier, not what the issuing thread did.
+  Clock done;
+  done.seen.resize(s.clocks.size());
+  done.fenced.resize(s.clocks.size());
+  done.seen[s.engine_index(thread)] = tick;
+  done.time = op->end;
+  op->steps.push_back([move = std::move(move), &b, bytes, &thread, clock = clock_of_copy(thread, tick), done] {
+    move(clock);
     thread.engine.release(&b);
-    mbarrier_complete_tx(b, bytes, end);
+    mbarrier_complete_tx(b, bytes, done);
   });
   s.start(std::move(op));
 }
@@ -228,7 +247,7 @@ void cp_async(void* shared, const void* global, unsigned bytes, unsigned source_
   const CopyBatch::Copy copy{static_cast<unsigned char*>(shared), static_cast<const unsigned char*>(global), bytes,
                              source_bytes, thread.pc};
   batch.bytes += source_bytes;
-  if (batch.early) land(thread, s.clock_of(thread), copy);
+  if (batch.early) land(thread, batch.clock, copy);
   else batch.copies.push_back(copy);
 }
 
@@ -251,6 +270,11 @@ void cp_async_wait_group(unsigned pending) {
     if (batch.group + pending < thread.copy_groups) last = batch.op;
   if (last) s.await(*last, 1, "cp.async.wait_group");
   acquire_order(&thread.copies);   // of those that had landed before, too
+  uint32_t& waited = s.clock_of(thread).seen[s.engine_index(thread)];
+  while (!thread.copy_ticks.empty() && thread.copy_ticks.front().first + pending < thread.copy_groups) {
+    waited = std::max(waited, thread.copy_ticks.front().second);
+    thread.copy_ticks.pop_front();
+  }
 }
 
 void cp_async_mbarrier_arrive(uint64_t* barrier, bool noinc) {
@@ -276,11 +300,10 @@ void bulk_load(void* shared, const void* source, unsigned bytes, uint64_t* barri
   const bool from_shared = s.block_of(source) != nullptr;
   if (!from_shared && &to != thread.block) broken("cp.async.bulk: from global memory to another block's shared memory");
   if (find_mbarrier(barrier, kName, thread.pc).block != &to) broken("cp.async.bulk: mbarrier and destination belong to different blocks");
-  const Clock clock = s.clock_of(thread);
-  start_load(kName, barrier, bytes, [=, &thread, pc = thread.pc] {
+  start_load(kName, barrier, bytes, [=, &thread, pc = thread.pc](const Clock& clock) {
     Scheduler& s = scheduler();
     s.judge_for(thread, {source, bytes, Kind::kRead, Proxy::kAsync, pc, kName}, clock, &thread);
-    s.judge_for(thread, {shared, bytes, Kind::kWrite, Proxy::kAsync, pc, kName}, clock, &thread);
+    s.judge_for(thread, {shared, bytes, Kind::kWrite, Proxy::kAsync, pc, kName}, clock, &thread, true);
     std::memcpy(shared, source, bytes);
   });
 }
@@ -346,13 +369,12 @@ void tensor_load(void* shared, const TensorMap* map, const int* coordinates, int
   const std::array<int, 5> at = check_tensor(*map, coordinates, dimensions, shared, false);
   own_shared(shared, kName);
   if (find_mbarrier(barrier, kName, thread.pc).block != thread.block) broken("cp.async.bulk.tensor: mbarrier of another block");
-  const Clock clock = s.clock_of(thread);
-  start_load(kName, barrier, unsigned(box_bytes(*map)), [=, &thread, pc = thread.pc, map = *map] {
+  start_load(kName, barrier, unsigned(box_bytes(*map)), [=, &thread, pc = thread.pc, map = *map](const Clock& clock) {
     Scheduler& s = scheduler();
     const auto size = std::size_t(map.element_bytes);
     visit_box(map, at.data(), [&](std::size_t offset, const unsigned char* element) {
       unsigned char* place = swizzled(static_cast<unsigned char*>(shared), offset, map.swizzle, thread.block->shared);
-      s.judge_for(thread, {place, size, Kind::kWrite, Proxy::kAsync, pc, kName}, clock, &thread);
+      s.judge_for(thread, {place, size, Kind::kWrite, Proxy::kAsync, pc, kName}, clock, &thread, true);
       if (element) {
         s.judge_for(thread, {element, size, Kind::kRead, Proxy::kAsync, pc, kName}, clock, &thread);
         std::memcpy(place, element, size);
@@ -404,9 +426,8 @@ void st_async(void* shared, const void* value, unsigned bytes, uint64_t* barrier
   if (find_mbarrier(barrier, "st.async", thread.pc).block != &to) broken("st.async: mbarrier and destination belong to different blocks");
   std::array<unsigned char, 16> data{};
   std::memcpy(data.data(), value, bytes);
-  const Clock clock = s.clock_of(thread);
-  start_load("st.async", barrier, bytes, [=, &thread, pc = thread.pc] {
-    scheduler().judge_for(thread, {shared, bytes, Kind::kWrite, Proxy::kGeneric, pc, "st.async"}, clock, &thread);
+  start_load("st.async", barrier, bytes, [=, &thread, pc = thread.pc](const Clock& clock) {
+    scheduler().judge_for(thread, {shared, bytes, Kind::kWrite, Proxy::kGeneric, pc, "st.async"}, clock, &thread, true);
     std::memcpy(shared, data.data(), bytes);
   });
 }

@@ -107,8 +107,8 @@ void mbarrier_arrive_for(Mbarrier& b, unsigned count, const Clock& clock, Thread
   *b.address = picture(b);
 }
 
-void mbarrier_complete_tx(Mbarrier& b, int64_t bytes, uint64_t time) {
-  b.clock.time = std::max(b.clock.time, time);
+void mbarrier_complete_tx(Mbarrier& b, int64_t bytes, const Clock& done) {
+  b.clock.join(done);
   b.tx -= bytes;
   turn_if_complete(b);
   *b.address = picture(b);

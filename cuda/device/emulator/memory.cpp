@@ -156,13 +156,16 @@ std::string not_written(const Access& access, std::size_t offset) {
          " that nobody has written";
 }
 
+bool is_engine(std::size_t writer) { return writer % kWritersPerBlock >= kMaxWarps; }
+
 /// @param seen  of the writer, by the reader
 std::string not_fenced(const Access& access, std::size_t offset, const Shadow::Write& write, uint32_t seen) {
   std::string line = source_line(write.pc);
   if (!line.empty()) line = " at " + line;
   return verb(access) + "shared memory at offset " + std::to_string(offset) + " that warp " +
          std::to_string(write.warp % kMaxWarps) + " wrote" + line +
-         (seen < write.tick ? ", and nothing orders the two: a barrier is missing, or comes too early or too late"
+         (seen < write.tick ? std::string(", and nothing orders the two: a barrier is missing, or comes too early or too late") +
+                                  (is_engine(write.warp) ? ", or nobody waits for the copy" : "")
                             : " through the generic proxy, without a fence.proxy.async in between");
 }
 
@@ -198,8 +201,8 @@ std::string judge_shared(Shadow& shadow, const Access& access, std::size_t warp,
       if (!verdict.empty()) return;
       if (kPlainStoresSeen && (shadow.written[granule] & mask) != mask) {
         verdict = not_written(access, at);
-      } else if (access.proxy == Proxy::kAsync && write.proxy == Proxy::kGeneric &&
-                 entry(clock.fenced, write.warp) < write.tick) {
+      } else if (access.proxy == Proxy::kAsync && (write.proxy == Proxy::kGeneric || is_engine(write.warp)) &&
+                 entry(write.proxy == Proxy::kGeneric ? clock.fenced : clock.seen, write.warp) < write.tick) {
         verdict = not_fenced(access, at, write, entry(clock.seen, write.warp));
       }
     });
@@ -251,15 +254,15 @@ void begin_shared(std::size_t slot, unsigned char* memory, std::size_t bytes) {
 void end_shared(std::size_t slot) {
   shadows[slot].span = {};
   shadows[slot].short_cut = 0;
-  end_lanes(slot * kMaxWarps, kMaxWarps);
+  end_lanes(slot * kWritersPerBlock, kWritersPerBlock);
 }
 
-std::string judge(const Access& access, std::size_t warp, const Clock& clock) {
+std::string judge(const Access& access, std::size_t writer, const Clock& clock) {
   const auto address = uintptr_t(access.address);
-  const std::size_t slot = warp / kMaxWarps;
+  const std::size_t slot = writer / kWritersPerBlock;
   if (Shadow* shadow = shadow_of(address, slot)) {
     if (counting_memory) count_shared(access.bytes, access.kind);
-    return judge_shared(*shadow, access, warp, clock);
+    return judge_shared(*shadow, access, writer, clock);
   }
   if (!in_global_memory(address, access.bytes, access.pc)) return out_of_bounds(access, slot);
   if (counting_memory) count_global(address, access.bytes, access.kind);

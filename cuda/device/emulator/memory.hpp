@@ -28,9 +28,13 @@ struct Access {
   const char* instruction = "";   ///< for the verdict: "cp.async", "wgmma operand B", or "" for a plain load or store
 };
 
-/// The happened-before clocks of the warps that are resident together, at the granularity of warps: entry w counts
-/// the releases of warp w. `seen[w]`: how much of w's past happened before this point; `fenced[w]`: how much of it,
-/// seen through a fence.proxy.async somewhere on the way, the async proxy may rely on.
+/// Who writes: in each block of a slot its 32 warps, then for each warp the engine that makes its asynchronous copies. A
+/// copy is nobody's past until it has been waited for, so its engine has a count of its own.
+inline constexpr std::size_t kWritersPerBlock = 64;
+
+/// The happened-before clocks of those that are resident together: entry w counts the releases of writer w. `seen[w]`: how
+/// much of w's past happened before this point; `fenced[w]`: how much of it, seen through a fence.proxy.async somewhere on
+/// the way, the async proxy may rely on.
 struct Clock {
   std::vector<uint32_t> seen, fenced;
   uint64_t time = 0;   ///< on the modelled clock, see trace.hpp
@@ -53,10 +57,10 @@ void begin_shared(std::size_t slot, unsigned char* memory, std::size_t bytes);
 void end_shared(std::size_t slot);
 
 // ---- Judging -----------------------------------------------------------------------------------------------
-/// Judges an access made now by (or on behalf of) warp `warp` with clock `clock`; returns a verdict, "" when it is
-/// sound. Marks written bytes as written by `warp` at its current count.
-/// @param warp  32 * slot + warp in the block
-std::string judge(const Access& access, std::size_t warp, const Clock& clock);
+/// Judges an access made now by `writer` with clock `clock`; returns a verdict, "" when it is sound. Marks written bytes as
+/// written by `writer` at its current count.
+/// @param writer  kWritersPerBlock * slot + warp in the block; + 32 for the warp's engine
+std::string judge(const Access& access, std::size_t writer, const Clock& clock);
 
 /// Whether bytes that a cp.async wrote need a fence.proxy.async before the async proxy reads them, like any other
 /// write through the generic proxy. True to begin with, as PTX has it; false counts them as written by the async proxy.

@@ -11,7 +11,7 @@ namespace dsa::emulator {
 
 struct Running {
   std::size_t slot;              ///< of its block among the resident ones
-  std::size_t warp;              ///< 32 * slot + warp in the block: index into clocks
+  std::size_t warp;              ///< kWritersPerBlock * slot + warp in the block: index into clocks
   std::size_t thread;            ///< number in the block
   const char* stack_low;         ///< its stack
   const char* stack_high;

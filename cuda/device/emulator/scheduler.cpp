@@ -124,11 +124,11 @@ cudaError_t Scheduler::run(dim3 grid, dim3 block, unsigned cluster, std::size_t 
   while (threads_.size() < slots * kMaxThreads) threads_.push_back(std::make_unique<Thread>());
   blocks = std::vector<Block>(slots);
   clusters_ = std::vector<Cluster>(resident);
-  clocks.assign(slots * kMaxWarps, {});
+  clocks.assign(slots * kWritersPerBlock, {});
   for (std::size_t w = 0; w < clocks.size(); ++w) {
     clocks[w].seen.assign(clocks.size(), 0);
     clocks[w].fenced.assign(clocks.size(), 0);
-    clocks[w].seen[w] = 1;
+    if (w % kWritersPerBlock < kMaxWarps) clocks[w].seen[w] = 1;   // an engine's first copy is number 1
   }
   ready_.assign(slots * kMaxThreads / 64, 0);
   pending_.clear();
@@ -488,8 +488,8 @@ void Scheduler::await(AsyncOp& op, std::size_t steps, const char* instruction) {
   acquire_order(&op);
 }
 
-void Scheduler::judge_for(Thread& thread, const Access& access, const Clock& clock, const void* issued) {
-  const std::string verdict = judge(access, clock_index(thread), clock);
+void Scheduler::judge_for(Thread& thread, const Access& access, const Clock& clock, const void* issued, bool engine) {
+  const std::string verdict = judge(access, engine ? engine_index(thread) : clock_index(thread), clock);
   if (!verdict.empty()) fail(&thread, verdict, access.pc);
   if (access.kind != Access::Kind::kAtomic)
     thread.engine.access(issued, access.pc, access.address, access.bytes, access.kind == Access::Kind::kWrite);

@@ -82,7 +82,8 @@ struct CopyBatch {
   Mbarrier* arrival = nullptr;           // arrives when this batch, and so all earlier ones, have landed
   uint64_t bytes = 0;                    // read from global memory
   bool early = false;                    // copies are made as they are issued
-  Clock clock;                           // of the warp when the batch was closed: what the arrival releases
+  uint32_t tick = 0;                     // of the engine
+  Clock clock;                           // what the arrival releases: of the warp when the batch was closed, and the tick
   std::shared_ptr<AsyncOp> op;
 };
 
@@ -139,6 +140,7 @@ struct ThreadState {
   std::deque<CopyBatch> copies;          // cp.async not yet landed; the last one may still be open
   bool copies_open = false;
   uint64_t copy_groups = 0;              // committed so far
+  std::deque<std::pair<uint64_t, uint32_t>> copy_ticks;   // (group, tick) of batches nobody has waited for
   struct Store { uint64_t group; std::shared_ptr<AsyncOp> op; bool waited_for; };
   std::deque<Store> bulk;                // not yet finished, or not yet waited for
   uint64_t bulk_groups = 0;
@@ -249,11 +251,14 @@ class Scheduler {
   std::string error;
   std::size_t shared_bytes = 0;
   std::vector<Block> blocks;             // resident, by slot
-  std::vector<Clock> clocks;             // by slot * kMaxWarps + warp
+  std::vector<Clock> clocks;             // by slot * kWritersPerBlock + warp
   Random random;
 
   Thread& self() { return *current_; }
-  std::size_t clock_index(const Thread& thread) const { return thread.block->slot * kMaxWarps + thread.warp(); }
+  std::size_t clock_index(const Thread& thread) const { return thread.block->slot * kWritersPerBlock + thread.warp(); }
+  std::size_t engine_index(const Thread& thread) const { return clock_index(thread) + kMaxWarps; }
+  /// The number of the next asynchronous copy of the thread's warp.
+  uint32_t next_copy(const Thread& thread) { return ++clocks[engine_index(thread)].seen[engine_index(thread)]; }
   Clock& clock_of(const Thread& thread) { return clocks[clock_index(thread)]; }
   /// The resident block whose shared memory holds this address, or null.
   Block* block_of(const void* address);
@@ -283,7 +288,8 @@ class Scheduler {
   void await(AsyncOp& op, std::size_t steps, const char* instruction);
   /// Judges an access made now on behalf of `thread`; ends the launch when it is not sound.
   /// @param issued  what the issuing threads have released: the access comes after that
-  void judge_for(Thread& thread, const Access& access, const Clock& clock, const void* issued);
+  /// @param engine  the writer is the warp's engine, at the count that `clock` has for it
+  void judge_for(Thread& thread, const Access& access, const Clock& clock, const void* issued, bool engine = false);
 
   // The modelled clock.
   bool tracing = false;
@@ -351,7 +357,7 @@ class WaitSpan {
 void exit_from_collectives(Thread& thread);                    // collectives.cpp
 /// The caller has released the barrier, for the sanitizer: as a thread or as an engine.
 void mbarrier_arrive_for(Mbarrier& barrier, unsigned count, const Clock& clock, Thread& thread, const void* pc);
-void mbarrier_complete_tx(Mbarrier& barrier, int64_t bytes, uint64_t time);
+void mbarrier_complete_tx(Mbarrier& barrier, int64_t bytes, const Clock& done);
 Mbarrier& find_mbarrier(uint64_t* address, const char* instruction, const void* pc);
 void mbarrier_redraw(Mbarrier& barrier);
 std::string mbarrier_name(const Mbarrier& barrier);
