@@ -9,6 +9,7 @@ namespace dsa {
 /// Where a thread is in the ring: which buffer, and the parity to wait for, which flips whenever the ring has been gone
 /// round. A fresh mbarrier is in phase 0, and waiting for the parity of the phase before it, 1, returns at once: so a
 /// producer starts with 1 and finds every buffer empty, a consumer starts with 0 and waits for the first fill.
+// [ring]
 template <int kStages> struct RingPosition {
   int stage;
   unsigned parity;
@@ -18,5 +19,6 @@ template <int kStages> struct RingPosition {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
+// [ring]
 
 }  // namespace dsa

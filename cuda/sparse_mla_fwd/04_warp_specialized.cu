@@ -63,13 +63,16 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
 }
 // [producer]
 
+// [release]
 /// A warp has finished with a buffer.
 DSA_DEVICE void release(KeyTileState& state) {
   __syncwarp();                                       // all lanes have read `valid`
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&state.empty);
 }
+// [release]
 
 // ---- Consumer 0: scores, softmax, left half of the output -----------------------------------------------------------
+// [start_scores]
 /// Issues S = Q K^T for the next tile, as a group of its own.
 DSA_DEVICE void start_scores(SharedStorage& s, const RingPosition<kStages>& at, float (&scores)[32]) {
   ptx::mbarrier_wait_parity(&s.ring[at.stage].full, at.parity);
@@ -78,6 +81,7 @@ DSA_DEVICE void start_scores(SharedStorage& s, const RingPosition<kStages>& at, 
   issue_scores(scores, s.q, s.k[at.stage].k);
   ptx::wgmma_commit_group();
 }
+// [start_scores]
 
 // [left]
 DSA_DEVICE void consume_left(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, int tiles) {
@@ -109,6 +113,7 @@ DSA_DEVICE void consume_left(SharedStorage& s, const SparseMlaFwdArgs& a, const 
       m[h] = m_new;
       l[h] = l[h] * factor[h] + exponentiate(scores, h, m_new, c);
     }
+// [publish]
     for (int step = 0; step < 4; ++step) pack_fragment(scores, step, p[step]);
     if (tile > 0) ptx::barrier_sync(kPEmpty, 256);
     for (int step = 0; step < 4; ++step) store_fragment(s.p, t, step, p[step]);
@@ -116,7 +121,9 @@ DSA_DEVICE void consume_left(SharedStorage& s, const SparseMlaFwdArgs& a, const 
       if (t % 4 == 0) s.factor[accumulator_row(t, h)] = factor[h];
     ptx::fence_proxy_async_shared();
     ptx::barrier_arrive(kPFull, 256);
+// [publish]
 
+// [queue]
     trace_step("[A3] left half");
     rescale(out, factor);
     ptx::wgmma_keep(out);
@@ -135,6 +142,7 @@ DSA_DEVICE void consume_left(SharedStorage& s, const SparseMlaFwdArgs& a, const 
     release(s.ring[stage]);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(scores);
+// [queue]
   }
 
   // [A4] The rows' ends; the other consumer needs the factors.
@@ -159,6 +167,7 @@ DSA_DEVICE void consume_right(SharedStorage& s, const SparseMlaFwdArgs& a, const
   float out[128] = {}, factor[2];
   auto at = RingPosition<kStages>::consumer();
   for (int tile = 0; tile < tiles; ++tile, at.advance()) {
+// [right_tile]
     trace_step("[B1] right half");
     ptx::mbarrier_wait_parity(&s.ring[at.stage].full, at.parity);
     ptx::fence_proxy_async_shared();
@@ -174,6 +183,7 @@ DSA_DEVICE void consume_right(SharedStorage& s, const SparseMlaFwdArgs& a, const
     trace_step("[B2] release");
     ptx::barrier_arrive(kPEmpty, 256);
     release(s.ring[at.stage]);
+// [right_tile]
   }
   ptx::barrier_sync(kPFull, 256);
   for (int h = 0; h < 2; ++h) factor[h] = s.factor[accumulator_row(t, h)];

@@ -153,6 +153,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
   for (int pair = 0; pair < pairs; ++pair) {
     trace_step("[A1] softmax", 600);
     if (const uint64_t valid = s.valid[0]; ~valid) mask_scores(scores, valid, t);
+// [even_first]
     float m_even[2], factor[2];
     for (int h = 0; h < 2; ++h) {
       m_even[h] = fmaxf(m[h], tile_max(scores, h));
@@ -174,7 +175,9 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     release(s.left[0]);
+// [even_first]
 
+// [even_rescale]
     trace_step("[A3] P0 to the maximum of both", 150);
     for (int h = 0; h < 2; ++h) {
       factor[h] = rescale_factor(m_even[h], m[h], c);
@@ -187,7 +190,9 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
     }
     ptx::fence_proxy_async_shared();
     ptx::barrier_arrive(kP0, kBoth);
+// [even_rescale]
 
+// [even_queue]
     trace_step("[A4] P1 V1L");
     rescale(out, factor);
     wait_full(s.left[1], at.parity);
@@ -210,6 +215,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
       issue_scores<kRight>(scores, s.q + kLeft, s.k[0].k + kLeft, 0, true);
       ptx::wgmma_commit_group();
     }
+// [even_queue]
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     ptx::wgmma_keep(scores);
@@ -256,6 +262,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
 
     trace_step("[B1] softmax", 600);
     if (const uint64_t valid = s.valid[1]; ~valid) mask_scores(scores, valid, t);
+// [odd_maximum]
     float largest[2], m_even[2], factor[2];
     for (int h = 0; h < 2; ++h) largest[h] = tile_max(scores, h);
     ptx::barrier_sync(kM0, kBoth);
@@ -268,6 +275,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
     put_rows(s.m1, t, m);
     ptx::barrier_arrive(kM1, kBoth);
     for (int h = 0; h < 2; ++h) l[h] = l[h] * factor[h] + exponentiate(scores, h, m[h], c);
+// [odd_maximum]
     for (int step = 0; step < 4; ++step) pack_fragment(scores, step, p[step]);
 
     trace_step("[B2] P1 V1R");
@@ -280,6 +288,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
     ptx::fence_proxy_async_shared();
     ptx::barrier_arrive(kP1, kBoth);
 
+// [odd_last]
     trace_step("[B3] P0 V0R");
     wait_full(s.right[0], at.parity);
     ptx::barrier_sync(kP0, kBoth);
@@ -291,6 +300,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     release(s.right[0]);
+// [odd_last]
   }
 
   trace_step("[B5] output");

@@ -55,7 +55,7 @@ struct SharedStorage {
   ptx::mbarrier q_full;                               ///< 128 arrivals: cp.async of every producer thread
   ptx::mbarrier q_empty;                              ///< 8 arrivals: a warp each, after its last product with Q
   Raise raise[2];                                     ///< by the even and by the odd tile
-  float m[2][kTileHeads], l[2][kTileHeads];           ///< at the end: largest score and sum of p, by consumer
+  float m[2][kTileHeads], l[2][kTileHeads], weight[2][kTileHeads];   ///< at the end, by consumer: see Softmax
   DSA_DEVICE ColumnTile& p0() { return k[0].k[kQKTiles - 1]; }
 };
 static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
@@ -111,6 +111,7 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, int work_co
   const int t = threadIdx.x % 128;
   auto at = RingPosition<1>::producer();              // one buffer of each kind; only the parity matters
   auto q_at = RingPosition<1>::producer();
+  // [next_query]
   for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
     const MlaWork w = mla_work(a, n);
     const int pairs = pair_count(w);
@@ -119,6 +120,7 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, int work_co
     ptx::mbarrier_wait_parity(&s.q_empty, q_at.parity);
     copy_q<kProducerThreads>(s.q, static_cast<const bf16*>(a.q), w, t);
     ptx::cp_async_mbarrier_arrive_noinc(&s.q_full);
+  // [next_query]
     for (int pair = 0; pair < pairs; ++pair, at.advance()) {
       trace_step("[P1] gather");
       fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
@@ -149,13 +151,16 @@ DSA_DEVICE void get_rows(const float (&from)[kTileHeads], int t, float (&x)[2]) 
   for (int h = 0; h < 2; ++h) x[h] = from[accumulator_row(t, h)];
 }
 
+DSA_DEVICE float both(float2 x) { return x.x + x.y; }
+
 /// Online softmax relative to a late reference: this thread's part of two rows.
 struct Softmax {
   float c;                                            ///< sm_scale * log2(e)
   float slack;                                        ///< kSlack in units of a raw score
   float reference[2] = {-INFINITY, -INFINITY};
   float m[2] = {-INFINITY, -INFINITY};                ///< largest score of this consumer's tiles
-  float l[2] = {};                                    ///< sum of p of this consumer's tiles, relative to the reference
+  float l[2] = {};                                    ///< sum of p of this consumer's tiles, relative to the reference: for lse
+  float weight[2] = {};                               ///< the same of p as the products have it, rounded to bf16: for the output
 
   DSA_DEVICE explicit Softmax(float sm_scale)
       : c(sm_scale * kLog2E), slack(c > 0 ? kSlack / c : 0) {}
@@ -169,7 +174,7 @@ struct Softmax {
     for (int h = 0; h < 2; ++h) {
       const float higher = largest[h] > reference[h] + slack ? largest[h] : reference[h];
       factor[h] = rescale_factor(reference[h], higher, c);
-      l[h] *= factor[h];
+      scale_sums(h, factor[h]);
       reference[h] = higher;
     }
   }
@@ -177,10 +182,19 @@ struct Softmax {
   DSA_DEVICE void follow(const Raise& raise, int t, float (&factor)[2]) {
     get_rows(raise.factor, t, factor);
     get_rows(raise.reference, t, reference);
-    for (int h = 0; h < 2; ++h) l[h] *= factor[h];
+    for (int h = 0; h < 2; ++h) scale_sums(h, factor[h]);
   }
-  DSA_DEVICE void exponentiate_rows(float (&scores)[32]) {
-    for (int h = 0; h < 2; ++h) l[h] += exponentiate(scores, h, reference[h], c);
+  DSA_DEVICE void scale_sums(int h, float factor) { l[h] *= factor, weight[h] *= factor; }
+  DSA_DEVICE void exponentiate_rows(float (&scores)[32]) const {
+    for (int h = 0; h < 2; ++h) exponentiate(scores, h, reference[h], c);
+  }
+  /// Adds columns 16 `step` to 16 `step` + 15 of `p`, and the same as A operand. A largest p of 1 is exact in bf16, one of 2^x is
+  /// not: a row with one heavy key would be off by its rounding, if it were not divided by what is really multiplied.
+  DSA_DEVICE void add(const float (&p)[32], int step, const uint32_t (&rounded)[4]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) l[i / 2 % 2] += p[8 * step + i];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) weight[r % 2] += both(unpack_bf16x2(rounded[r]));
   }
   DSA_DEVICE void tell(Raise& raise, int t, bool raised, const float (&factor)[2]) const {
     if (t % 32 == 0) raise.any[t / 32] = raised;
@@ -191,9 +205,10 @@ struct Softmax {
 };
 
 /// P as A-operand registers, and in shared memory for the other consumer.
-DSA_DEVICE void store_p(ColumnTile& tile, int t, const float (&scores)[32], uint32_t (&p)[4][4]) {
+DSA_DEVICE void store_p(ColumnTile& tile, int t, const float (&scores)[32], uint32_t (&p)[4][4], Softmax& softmax) {
   for (int step = 0; step < 4; ++step) {
     pack_fragment(scores, step, p[step]);
+    softmax.add(scores, step, p[step]);
     store_fragment(tile, t, step, p[step]);
   }
   ptx::fence_proxy_async_shared();
@@ -203,21 +218,27 @@ DSA_DEVICE void store_p(ColumnTile& tile, int t, const float (&scores)[32], uint
 /// leave no registers to keep it.
 DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, int n, int pairs, const Softmax& softmax, int consumer, int t,
                        float (&out)[128]) {
-  float l[2], other_l[2] = {}, other_m[2] = {-INFINITY, -INFINITY}, factor[2];
-  for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]);
+  float l[2], weight[2], other_l[2] = {}, other_weight[2] = {}, other_m[2] = {-INFINITY, -INFINITY}, factor[2];
+  for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]), weight[h] = row_sum(softmax.weight[h]);
+  // [sums]
   if (pairs > 0) {                                    // else the barriers of the queries before and after would mix
     put_rows(s.l[consumer], t, l);
+    put_rows(s.weight[consumer], t, weight);
     put_rows(s.m[consumer], t, softmax.m);
     ptx::barrier_arrive(consumer == 0 ? kEnd0 : kEnd1, kBoth);
     ptx::barrier_sync(consumer == 0 ? kEnd1 : kEnd0, kBoth);
     get_rows(s.l[1 - consumer], t, other_l);
+    get_rows(s.weight[1 - consumer], t, other_weight);
     get_rows(s.m[1 - consumer], t, other_m);
   } else {
     release_q(s);
   }
+  // [sums]
   const MlaWork w = mla_work(a, n);
   for (int h = 0; h < 2; ++h) {
-    factor[h] = store_row_end(a, w, t, h, softmax.reference[h], l[h] + other_l[h], consumer == 0).factor;
+    const float sum = l[h] + other_l[h];
+    factor[h] = store_row_end(a, w, t, h, softmax.reference[h], sum, consumer == 0).factor;
+    if (sum > 0) factor[h] *= sum / (weight[h] + other_weight[h]);
     const int row = accumulator_row(t, h);
     if (consumer == 0 && t % 4 == 0 && row < w.heads)   // the reference is not the maximum
       a.max_logits[w.head_row + row] = fmaxf(softmax.m[h], other_m[h]) * a.sm_scale;
@@ -259,7 +280,7 @@ DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, 
       rescale(out, factor);
     }
     softmax.exponentiate_rows(scores);
-    store_p(s.p0(), t, scores, p);
+    store_p(s.p0(), t, scores, p, softmax);
     softmax.tell(s.raise[0], t, raised, factor);
     ptx::barrier_arrive(kP0, kBoth);
 
@@ -294,6 +315,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, int wo
   ptx::setmaxnreg_inc<208>();
   trace_role("even tiles, left half");
   const int t = threadIdx.x % 128;
+  // [queries]
   auto at = RingPosition<1>::consumer(), q_at = RingPosition<1>::consumer();
   for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
     Softmax softmax(a.sm_scale);
@@ -304,6 +326,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, int wo
     trace_step("[A5] output");
     finish(s, a, n, pairs, softmax, 0, t, out);
   }
+  // [queries]
 }
 
 // ---- Consumer 1: odd tiles, right half of the output -------------------------------------------------------------------
@@ -352,7 +375,7 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, i
       softmax.raise(largest, raise_factor);
       softmax.exponentiate_rows(scores);
     }
-    store_p(s.p1, t, scores, p);
+    store_p(s.p1, t, scores, p, softmax);
     softmax.tell(s.raise[1], t, raised, raise_factor);
     ptx::barrier_arrive(kP1, kBoth);
     ptx::wgmma_wait_group<0>();
