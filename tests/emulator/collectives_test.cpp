@@ -39,7 +39,8 @@ TEST_CASE("shuffles move values as the guide says, for every width") {
   under_schedules([] {
     for (const int width : {8, 16, 32}) {
       std::vector<int> x(64), up(64), down(64), index(64);
-      REQUIRE(launch(shuffles, {dim3(1), dim3(64)}, x.data(), up.data(), down.data(), index.data(), width) == cudaSuccess);
+      REQUIRE(launch(shuffles, {dim3(1), dim3(64)}, x.data(), up.data(), down.data(), index.data(), width) ==
+              cudaSuccess);
       for (int t = 0; t < 64; ++t) {
         const int lane = t % 32, segment = lane / width * width;
         CHECK(x[size_t(t)] == 100 + ((lane ^ 5) < segment + width ? lane ^ 5 : lane));

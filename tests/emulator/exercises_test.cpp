@@ -38,7 +38,8 @@ std::string chapter() {
 }
 
 /// As `dsa check --stage quantize --step STEP --device emulator --case CASE --schedule SCHEDULE --seed SEED` has it.
-CheckResult check_exercise(const std::string& step, const std::string& case_name, const std::string& schedule, uint64_t seed) {
+CheckResult check_exercise(const std::string& step, const std::string& case_name, const std::string& schedule,
+                           uint64_t seed) {
   const RungEntry* rung = find_rung(Stage::kQuantize, Device::kEmulator, step);
   REQUIRE(rung != nullptr);
   for (const Case* item : cases_of(Stage::kQuantize, CaseKind::kSmall)) {

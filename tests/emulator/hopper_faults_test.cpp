@@ -75,7 +75,10 @@ template <Break kBreak> Outcome outcome(const Words& words) {
   Outcome result;
   for (int seed = 0; seed <= kSeeds; ++seed) {
     using Kind = Schedule::Kind;
-    emulator::set_schedule({seed == 0 ? Kind::kRoundRobin : seed % 10 == 9 ? Kind::kStarve : Kind::kRandom, uint64_t(seed)});
+    emulator::set_schedule({seed == 0        ? Kind::kRoundRobin
+                            : seed % 10 == 9 ? Kind::kStarve
+                                             : Kind::kRandom,
+                            uint64_t(seed)});
     std::fill_n(out.data(), in.want.size(), -1.0f);
     if (launch_hopper_path<kBreak>(args) == cudaSuccess) {
       out.read() == in.want ? ++result.silent : ++result.wrong;
@@ -111,25 +114,51 @@ TEST_CASE("the sound kernel is right, and silent, in every schedule") {
 }
 
 // Faults that every schedule must name.
-TEST_CASE("a barrier that nobody completes: deadlock" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kNeverReleases>({"deadlock in block"}); }
-TEST_CASE("more bytes announced than copied" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kExpectsTooManyBytes>({"tx-count mismatch"}); }
-TEST_CASE("a warp multiplies with another tile" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kDivergentDescriptor>({"wgmma divergence"}); }
-TEST_CASE("a descriptor with illegal bits" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kIllegalDescriptor>({"illegal descriptor"}); }
-TEST_CASE("a copy to a misaligned address" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kMisalignedCopy>({"not a multiple of 16"}); }
-TEST_CASE("more registers than the block has" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kTooManyRegisters>({"setmaxnreg.inc 248, has"}); }
-TEST_CASE("no proxy fence between stmatrix and wgmma" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kNoProxyFence>({"without a fence.proxy.async"}); }
-TEST_CASE("a row that is outside of the tensor" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kWildIndex>({"bytes past its end (76800 bytes)"}); }
-TEST_CASE("a store behind shared memory" * doctest::skip(kPlainAccessesUnseen)) { must_be_named<Break::kPastSharedMemory>({"past the end of the block's"}); }
-TEST_CASE("no wgmma.fence" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kNoWgmmaFence>({"no wgmma.fence"}); }
+TEST_CASE("a barrier that nobody completes: deadlock" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kNeverReleases>({"deadlock in block"});
+}
+TEST_CASE("more bytes announced than copied" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kExpectsTooManyBytes>({"tx-count mismatch"});
+}
+TEST_CASE("a warp multiplies with another tile" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kDivergentDescriptor>({"wgmma divergence"});
+}
+TEST_CASE("a descriptor with illegal bits" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kIllegalDescriptor>({"illegal descriptor"});
+}
+TEST_CASE("a copy to a misaligned address" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kMisalignedCopy>({"not a multiple of 16"});
+}
+TEST_CASE("more registers than the block has" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kTooManyRegisters>({"setmaxnreg.inc 248, has"});
+}
+TEST_CASE("no proxy fence between stmatrix and wgmma" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kNoProxyFence>({"without a fence.proxy.async"});
+}
+TEST_CASE("a row that is outside of the tensor" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kWildIndex>({"bytes past its end (76800 bytes)"});
+}
+TEST_CASE("a store behind shared memory" * doctest::skip(kPlainAccessesUnseen)) {
+  must_be_named<Break::kPastSharedMemory>({"past the end of the block's"});
+}
+TEST_CASE("no wgmma.fence" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kNoWgmmaFence>({"no wgmma.fence"});
+}
 TEST_CASE("a copy that nobody waits for" * doctest::skip(kThreadSanitizer)) {
   must_be_named<Break::kNoCopyWait>({"or nobody waits for the copy", "nobody has written"});
 }
-TEST_CASE("a bulk store left behind" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kLeavesStoreBehind>({"exits without waiting"}); }
-TEST_CASE("more arrivals than the barrier takes" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kArrivesThrice>({"too many arrivals", "overrun"}); }
+TEST_CASE("a bulk store left behind" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kLeavesStoreBehind>({"exits without waiting"});
+}
+TEST_CASE("more arrivals than the barrier takes" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kArrivesThrice>({"too many arrivals", "overrun"});
+}
 TEST_CASE("a count that does not match the arrivals" * doctest::skip(kThreadSanitizer)) {
   must_be_named<Break::kWrongCount>({"arrivals left over", "nothing orders the two", "nobody has written"});
 }
-TEST_CASE("the same parity twice" * doctest::skip(kThreadSanitizer)) { must_be_named<Break::kSamePhaseAgain>({"wrong phase", "nothing orders the two"}); }
+TEST_CASE("the same parity twice" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kSamePhaseAgain>({"wrong phase", "nothing orders the two"});
+}
 TEST_CASE("a tile that is read before it is there" * doctest::skip(kThreadSanitizer)) {
   must_be_named<Break::kReadsUnwritten>({"nobody has written", "nothing orders the two"});
 }

@@ -35,7 +35,8 @@ constexpr uint64_t kRowBytes = kColumns * sizeof(bf16);
 template <class T> struct alignas(256) Aligned {
   std::vector<std::byte> bytes;
   T* data;
-  explicit Aligned(std::size_t n) : bytes(n * sizeof(T) + 256), data(reinterpret_cast<T*>((uintptr_t(bytes.data()) + 255) / 256 * 256)) {}
+  explicit Aligned(std::size_t n)
+      : bytes(n * sizeof(T) + 256), data(reinterpret_cast<T*>((uintptr_t(bytes.data()) + 255) / 256 * 256)) {}
 };
 
 struct Inputs {
@@ -190,8 +191,9 @@ TEST_CASE("roles: warpgroups and warps where the kernel names none") {
   trace.roles = {"", "", "", "", "loader", "", "", "", "", ""};
   std::vector<std::string> names;
   for (const Role& role : harness::roles_of(trace)) names.push_back(role.name + ": " + harness::warps_text(role));
-  CHECK(names == std::vector<std::string>{"warpgroup 0: warps 0-3", "loader: warp 4", "warp 5: warp 5", "warp 6: warp 6",
-                                          "warp 7: warp 7", "warp 8: warp 8", "warp 9: warp 9"});
+  CHECK(names == std::vector<std::string>{"warpgroup 0: warps 0-3", "loader: warp 4", "warp 5: warp 5",
+                                          "warp 6: warp 6", "warp 7: warp 7", "warp 8: warp 8",
+                                          "warp 9: warp 9"});
   trace.roles = {"a", "b", "a", "a", "b"};
   CHECK(harness::warps_text(harness::roles_of(trace)[0]) == "warps 0, 2-3");
 }
@@ -243,8 +245,9 @@ TEST_CASE("explanation: the text and the JSON say the same") {
   const std::string text = harness::explanation_text(e);
   const nlohmann::ordered_json json = harness::explanation_json(e);
   CAPTURE(text);
-  for (const char* words : {"3,000,000", "read 3.0 times", "the factor is 3.00", "3.0 ways", "03_slow.cu:12 (store)", "[P1] gather",
-                            "waits for s.empty[1]", "wgmma", "cp.async.bulk", "384 threads", "not a measurement"})
+  for (const char* words :
+       {"3,000,000", "read 3.0 times", "the factor is 3.00", "3.0 ways", "03_slow.cu:12 (store)",
+        "[P1] gather", "waits for s.empty[1]", "wgmma", "cp.async.bulk", "384 threads", "not a measurement"})
     CHECK_MESSAGE(text.find(words) != std::string::npos, words);
   CHECK(json["global_memory"]["read_distinct_bytes"] == 1000000);
   CHECK(json["shared_memory"]["bank_conflicts"][0]["wavefronts"] == 30);
@@ -265,7 +268,8 @@ TEST_CASE("explanation: the text and the JSON say the same") {
 /// DSA_UPDATE_FIGURES=1 emulator_tests --test-case="figure*" writes it anew.
 TEST_CASE("figure: docs/figures/hopper_path_timeline.svg is what the emulator draws") {
   const std::string file = std::string(DSA_SOURCE_DIR) + "/docs/figures/hopper_path_timeline.svg";
-  const std::string svg = harness::timeline_svg(path(), {"A pipeline in its steady state (tests/probe/hopper_path.cuh)", 3600, 6100});
+  const std::string svg = harness::timeline_svg(
+      path(), {"A pipeline in its steady state (tests/probe/hopper_path.cuh)", 3600, 6100});
   if (std::getenv("DSA_UPDATE_FIGURES")) std::ofstream(file, std::ios::binary) << svg;
   std::stringstream committed;
   committed << std::ifstream(file, std::ios::binary).rdbuf();

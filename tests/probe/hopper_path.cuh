@@ -105,7 +105,8 @@ template <Break kBreak> DSA_DEVICE void produce(HopperPathStorage& s, const Hopp
       const int index = s.indices[tile * kRows + row];
       const bool valid = index >= 0;
       const int source = kBreak == Break::kWildIndex && index == 0 ? a.rows + 64 : valid ? index : 0;
-      gather_row(s.k[stage], row, piece, a.k + int64_t(source) * kColumns, valid, kBreak == Break::kMisalignedCopy ? 8 : 0);
+      gather_row(s.k[stage], row, piece, a.k + int64_t(source) * kColumns, valid,
+                 kBreak == Break::kMisalignedCopy ? 8 : 0);
     }
     ptx::cp_async_mbarrier_arrive_noinc(&s.full[stage]);
   }
@@ -203,7 +204,8 @@ template <Break kBreak> DSA_DEVICE void consume_right(HopperPathStorage& s, cons
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     if (tile + 1 < a.tiles) ptx::barrier_arrive(kPEmpty, 256);
-    if constexpr (kBreak != Break::kNeverReleases) ptx::mbarrier_arrive(&s.empty[stage], kBreak == Break::kArrivesThrice ? 3 : 1);
+    if constexpr (kBreak != Break::kNeverReleases)
+      ptx::mbarrier_arrive(&s.empty[stage], kBreak == Break::kArrivesThrice ? 3 : 1);
   }
   // Through shared memory, and out by bulk copies of rows.
   trace_step("store");

@@ -52,7 +52,8 @@ void shuffle_or_vote(Block& block, std::size_t warp, const Rendezvous& m) {
     if (m.op == WarpOp::kReduceMin) everyone = std::min(everyone, v);
   }
   // Which lane is elected is not specified, but the same for a mask every time (PTX: elect.sync).
-  std::size_t elected = scheduler().schedule.kind == Schedule::Kind::kRoundRobin ? 0 : scheduler().schedule.seed % kWarpSize;
+  std::size_t elected =
+      scheduler().schedule.kind == Schedule::Kind::kRoundRobin ? 0 : scheduler().schedule.seed % kWarpSize;
   while (!(m.arrived >> elected & 1)) elected = (elected + 1) % kWarpSize;
 
   for (std::size_t l = 0; l < kWarpSize; ++l) {
@@ -101,8 +102,10 @@ void move_matrices(Block& block, std::size_t warp, const Rendezvous& m) {
   unsigned char* rows[32] = {};
   for (std::size_t l = 0; l < std::size_t(8 * count); ++l) {
     auto* row = static_cast<unsigned char*>(const_cast<void*>(m.lanes[l].address));
-    if (reinterpret_cast<uintptr_t>(row) % 16) broken(std::string(op_name(m.op)) + ": row address not a multiple of 16");
-    if (s.block_of(row) != &block) broken(std::string(op_name(m.op)) + ": row address outside of the block's shared memory");
+    if (reinterpret_cast<uintptr_t>(row) % 16)
+      broken(std::string(op_name(m.op)) + ": row address not a multiple of 16");
+    if (s.block_of(row) != &block)
+      broken(std::string(op_name(m.op)) + ": row address outside of the block's shared memory");
     Thread& thread = lane_of(block, warp, l);
     using Kind = Access::Kind;
     s.judge_for(thread, {row, 16, load ? Kind::kRead : Kind::kWrite, Access::Proxy::kGeneric, thread.pc, op_name(m.op)},
@@ -126,8 +129,8 @@ void move_matrices(Block& block, std::size_t warp, const Rendezvous& m) {
 std::string register_details(const Thread& thread) {
   const Warp& warp = thread.block->warps[thread.warp()];
   return std::to_string(warp.registers_wanted) + ", has " + std::to_string(warp.registers) + " and needs " +
-         std::to_string((warp.registers_wanted - warp.registers) * kWarpSize) + " more registers; the block's pool has " +
-         std::to_string(thread.block->registers_free);
+         std::to_string((warp.registers_wanted - warp.registers) * kWarpSize) +
+         " more registers; the block's pool has " + std::to_string(thread.block->registers_free);
 }
 
 /// Gives a warp the registers it waits for, if the pool has them.
@@ -250,7 +253,8 @@ int barrier(unsigned id, unsigned threads, bool wait, bool predicate, const char
   const auto label = [&] { return std::string(name) + " " + std::to_string(id); };
   if (id > 15) broken(label() + ": a block has barriers 0 to 15");
   if (threads == 0 || threads % kWarpSize || threads > block.warps.size() * kWarpSize) {
-    broken(label() + " for " + std::to_string(threads) + " threads: must be a multiple of 32, and no more than the block has");
+    broken(label() + " for " + std::to_string(threads) +
+           " threads: must be a multiple of 32, and no more than the block has");
   }
   Barrier& barrier = block.barriers[id];
   if (barrier.expected == 0) {
@@ -260,7 +264,8 @@ int barrier(unsigned id, unsigned threads, bool wait, bool predicate, const char
     broken(label() + " for " + std::to_string(threads) + " threads, while others are there for " +
            std::to_string(barrier.expected));
   }
-  if (barrier.came[thread.number]) broken(label() + ": this thread came before, and the barrier has not completed since");
+  if (barrier.came[thread.number])
+    broken(label() + ": this thread came before, and the barrier has not completed since");
   if (id != 0 && barrier.arrived == barrier.expected) broken(label() + ": too many arrivals");
   barrier.came[thread.number] = true;
   ++barrier.arrived;
@@ -378,7 +383,8 @@ void cluster_arrive() {
   s.preempt(__builtin_return_address(0));
   Thread& thread = s.self();
   Cluster& cluster = *thread.block->cluster;
-  if (thread.cluster_arrivals > cluster.phase) broken("barrier.cluster.arrive: this thread has not waited since its last arrival");
+  if (thread.cluster_arrivals > cluster.phase)
+    broken("barrier.cluster.arrive: this thread has not waited since its last arrival");
   thread.cluster_arrivals = cluster.phase + 1;
   ++cluster.arrived;
   release_order(&cluster);

@@ -25,7 +25,8 @@ Block& shared_block(const void* address, const char* instruction) {
   if (!block || block->cluster != s.self().block->cluster)
     broken(std::string(instruction) + ": address outside of shared memory");
   if (block->alive == 0)
-    broken(std::string(instruction) + ": the block of rank " + std::to_string(block->rank) + " has exited, with its shared memory");
+    broken(std::string(instruction) + ": the block of rank " + std::to_string(block->rank) +
+           " has exited, with its shared memory");
   return *block;
 }
 
@@ -46,7 +47,8 @@ Clock clock_of_copy(Thread& thread, uint32_t tick) {
 void land(Thread& thread, const Clock& clock, const CopyBatch::Copy& copy) {
   Scheduler& s = scheduler();
   if (copy.source_bytes > 0)
-    s.judge_for(thread, {copy.from, copy.source_bytes, Kind::kRead, Proxy::kGeneric, copy.pc, "cp.async"}, clock, &thread);
+    s.judge_for(thread, {copy.from, copy.source_bytes, Kind::kRead, Proxy::kGeneric, copy.pc, "cp.async"},
+                clock, &thread);
   s.judge_for(thread, {copy.to, copy.bytes, Kind::kWrite, Proxy::kGeneric, copy.pc, "cp.async"}, clock, &thread, true);
   if (copy.source_bytes > 0) std::memcpy(copy.to, copy.from, copy.source_bytes);
   std::memset(copy.to + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
@@ -132,7 +134,8 @@ void start_store(const char* name, unsigned bytes, std::function<void(std::vecto
   op->end = s.copy_end(thread, s.clock_of(thread).time, bytes, name);
   auto data = std::make_shared<std::vector<unsigned char>>();
   release_order(&thread);
-  op->steps.push_back([read = std::move(read), data, &thread, op = op.get()] { read(*data), thread.engine.release(op); });
+  op->steps.push_back(
+      [read = std::move(read), data, &thread, op = op.get()] { read(*data), thread.engine.release(op); });
   op->steps.push_back([write = std::move(write), data, &thread, op = op.get()] {
     write(*data);
     thread.engine.release(op);
@@ -149,7 +152,8 @@ std::size_t swizzle_bytes(TensorMap::Swizzle mode) {
 /// Bytes from one row of the box to the next in shared memory. Rows that are shorter than the swizzle mode's are as far
 /// apart as if they were not (tests/probe: tensor_load/short_rows).
 std::size_t row_pitch(const TensorMap& map) {
-  return map.swizzle == TensorMap::Swizzle::kNone ? std::size_t(map.box[0]) * std::size_t(map.element_bytes) : swizzle_bytes(map.swizzle);
+  return map.swizzle == TensorMap::Swizzle::kNone ? std::size_t(map.box[0]) * std::size_t(map.element_bytes)
+                                                  : swizzle_bytes(map.swizzle);
 }
 
 std::size_t box_rows(const TensorMap& map) {
@@ -184,14 +188,16 @@ std::size_t box_bytes(const TensorMap& map) { return box_rows(map) * map.box[0] 
 
 /// Where the byte at `offset` of the un-swizzled box lies: bits 4.. of the shared address are combined with bits 7..
 /// (PTX: tensor-map swizzle modes). The pattern is a function of the address, not of the offset.
-unsigned char* swizzled(unsigned char* shared, std::size_t offset, TensorMap::Swizzle mode, const unsigned char* window) {
+unsigned char* swizzled(unsigned char* shared, std::size_t offset, TensorMap::Swizzle mode,
+                        const unsigned char* window) {
   const std::size_t address = std::size_t(shared + offset - window) + kSharedWindowStart;
   const std::size_t flipped = address ^ (address >> 7 & (swizzle_bytes(mode) / 16 - 1)) << 4;
   return shared + offset + std::ptrdiff_t(flipped) - std::ptrdiff_t(address);
 }
 
 /// What PTX demands of a tensor copy, and what an H200 does beyond (tensor_map.cuh). @return the coordinates
-std::array<int, 5> check_tensor(const TensorMap& map, const int* coordinates, int dimensions, const void* shared, bool store) {
+std::array<int, 5> check_tensor(const TensorMap& map, const int* coordinates, int dimensions,
+                                const void* shared, bool store) {
   const std::string name = "cp.async.bulk.tensor: ";
   if (map.rank < 1 || map.rank > 5) broken(name + "not a tensor map");
   if (dimensions != map.rank)
@@ -217,7 +223,8 @@ uint32_t shared_address(const void* address) {
   s.self().pc = __builtin_return_address(0);
   const Block& block = *s.self().block;
   const auto offset = static_cast<const unsigned char*>(address) - block.shared;
-  if (offset < 0 || std::size_t(offset) > s.shared_bytes) broken("an address outside of the block's shared memory is used as one inside");
+  if (offset < 0 || std::size_t(offset) > s.shared_bytes)
+    broken("an address outside of the block's shared memory is used as one inside");
   return uint32_t(offset) + kSharedWindowStart;
 }
 
@@ -227,7 +234,9 @@ void* map_to_cluster(const void* address, unsigned rank) {
   s.self().pc = __builtin_return_address(0);
   const Block& block = *s.self().block;
   own_shared(address, "mapa");
-  if (rank >= block.cluster->blocks.size()) broken("mapa: rank " + std::to_string(rank) + " in a cluster of " + std::to_string(block.cluster->blocks.size()));
+  if (rank >= block.cluster->blocks.size())
+    broken("mapa: rank " + std::to_string(rank) + " in a cluster of " +
+           std::to_string(block.cluster->blocks.size()));
   return block.cluster->blocks[rank]->shared + (static_cast<const unsigned char*>(address) - block.shared);
 }
 
@@ -237,7 +246,8 @@ void cp_async(void* shared, const void* global, unsigned bytes, unsigned source_
   Scheduler& s = scheduler();
   s.preempt(__builtin_return_address(0));
   Thread& thread = s.self();
-  if (bytes != 4 && bytes != 8 && bytes != 16) broken("cp.async of " + std::to_string(bytes) + " bytes: must be 4, 8 or 16");
+  if (bytes != 4 && bytes != 8 && bytes != 16)
+    broken("cp.async of " + std::to_string(bytes) + " bytes: must be 4, 8 or 16");
   if (source_bytes > bytes) broken("cp.async: src-size " + std::to_string(source_bytes) + " is larger than cp-size");
   own_shared(shared, "cp.async");
   if (!aligned(shared, bytes) || !aligned(global, bytes))
@@ -296,10 +306,12 @@ void bulk_load(void* shared, const void* source, unsigned bytes, uint64_t* barri
   s.preempt(__builtin_return_address(0));
   Thread& thread = s.self();
   Block& to = shared_block(shared, kName);
-  if (bytes % 16 || !aligned(shared, 16) || !aligned(source, 16)) broken("cp.async.bulk: addresses and size must be multiples of 16");
+  if (bytes % 16 || !aligned(shared, 16) || !aligned(source, 16))
+    broken("cp.async.bulk: addresses and size must be multiples of 16");
   const bool from_shared = s.block_of(source) != nullptr;
   if (!from_shared && &to != thread.block) broken("cp.async.bulk: from global memory to another block's shared memory");
-  if (find_mbarrier(barrier, kName, thread.pc).block != &to) broken("cp.async.bulk: mbarrier and destination belong to different blocks");
+  if (find_mbarrier(barrier, kName, thread.pc).block != &to)
+    broken("cp.async.bulk: mbarrier and destination belong to different blocks");
   start_load(kName, barrier, bytes, [=, &thread, pc = thread.pc](const Clock& clock) {
     Scheduler& s = scheduler();
     s.judge_for(thread, {source, bytes, Kind::kRead, Proxy::kAsync, pc, kName}, clock, &thread);
@@ -315,7 +327,8 @@ void bulk_store(void* global, const void* shared, unsigned bytes, BulkStore op) 
   Thread& thread = s.self();
   const char* name = op == BulkStore::kCopy ? "cp.async.bulk" : "cp.reduce.async.bulk";
   own_shared(shared, name);
-  if (bytes % 16 || !aligned(shared, 16) || !aligned(global, 16)) broken(std::string(name) + ": addresses and size must be multiples of 16");
+  if (bytes % 16 || !aligned(shared, 16) || !aligned(global, 16))
+    broken(std::string(name) + ": addresses and size must be multiples of 16");
   const Clock clock = s.clock_of(thread);
   const void* pc = thread.pc;
   start_store(name, bytes,
@@ -368,7 +381,8 @@ void tensor_load(void* shared, const TensorMap* map, const int* coordinates, int
   Thread& thread = s.self();
   const std::array<int, 5> at = check_tensor(*map, coordinates, dimensions, shared, false);
   own_shared(shared, kName);
-  if (find_mbarrier(barrier, kName, thread.pc).block != thread.block) broken("cp.async.bulk.tensor: mbarrier of another block");
+  if (find_mbarrier(barrier, kName, thread.pc).block != thread.block)
+    broken("cp.async.bulk.tensor: mbarrier of another block");
   start_load(kName, barrier, unsigned(box_bytes(*map)), [=, &thread, pc = thread.pc, map = *map](const Clock& clock) {
     Scheduler& s = scheduler();
     const auto size = std::size_t(map.element_bytes);
@@ -423,7 +437,8 @@ void st_async(void* shared, const void* value, unsigned bytes, uint64_t* barrier
   Thread& thread = s.self();
   Block& to = shared_block(shared, "st.async");
   if (!aligned(shared, bytes)) broken("st.async: address not a multiple of " + std::to_string(bytes));
-  if (find_mbarrier(barrier, "st.async", thread.pc).block != &to) broken("st.async: mbarrier and destination belong to different blocks");
+  if (find_mbarrier(barrier, "st.async", thread.pc).block != &to)
+    broken("st.async: mbarrier and destination belong to different blocks");
   std::array<unsigned char, 16> data{};
   std::memcpy(data.data(), value, bytes);
   start_load("st.async", barrier, bytes, [=, &thread, pc = thread.pc](const Clock& clock) {
@@ -447,9 +462,12 @@ void red_add_f32(float* address, const float* values, int count) {
   Scheduler& s = scheduler();
   s.preempt(__builtin_return_address(0));
   Thread& thread = s.self();
-  if (!aligned(address, sizeof(float) * std::size_t(count))) broken("red.add.v" + std::to_string(count) + ".f32: address not a multiple of the vector");
-  s.judge_for(thread, {address, sizeof(float) * std::size_t(count), Kind::kAtomic, Proxy::kGeneric, thread.pc, "red.add"},
-              s.clock_of(thread), &thread);
+  if (!aligned(address, sizeof(float) * std::size_t(count)))
+    broken("red.add.v" + std::to_string(count) + ".f32: address not a multiple of the vector");
+  s.judge_for(
+      thread,
+      {address, sizeof(float) * std::size_t(count), Kind::kAtomic, Proxy::kGeneric, thread.pc, "red.add"},
+      s.clock_of(thread), &thread);
   for (int i = 0; i < count; ++i) {
     // Really atomic, so that a thread sanitizer knows it for what it is.
     uint32_t expected = __atomic_load_n(reinterpret_cast<uint32_t*>(address + i), __ATOMIC_RELAXED), desired;
@@ -470,7 +488,9 @@ void check_async_at_exit(Thread& thread) {
   if (thread.copies_open) close_batch(thread, nullptr);
   for (const auto& store : thread.bulk) {
     if (store.waited_for) continue;
-    s.fail(&thread, std::string(store.op->name) + ": the thread exits without waiting until its store has read shared memory",
+    s.fail(&thread,
+           std::string(store.op->name) +
+               ": the thread exits without waiting until its store has read shared memory",
            store.op->pc);
   }
   if (thread.wgmma_issued > thread.wgmma_waited)

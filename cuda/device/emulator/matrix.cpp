@@ -13,7 +13,8 @@ MatrixDescriptor decode(uint64_t d) {
 }
 
 std::string illegal(uint64_t d) {
-  if (d & (uint64_t(3) << 14 | uint64_t(3) << 30 | uint64_t(7) << 46 | uint64_t(0x3ff) << 52)) return "reserved bits are set";
+  if (d & (uint64_t(3) << 14 | uint64_t(3) << 30 | uint64_t(7) << 46 | uint64_t(0x3ff) << 52))
+    return "reserved bits are set";
   if (d >> 49 & 7) return "a base offset, which this project does not use: align the tile to its swizzle pattern";
   return "";
 }
@@ -53,7 +54,8 @@ float cut(double x, int bits) {
 
 }  // namespace
 
-void multiply_accumulate(float* d, const float* a, const float* b, unsigned n, unsigned k, bool accumulate, Adder adder) {
+void multiply_accumulate(float* d, const float* a, const float* b, unsigned n, unsigned k, bool accumulate,
+                         Adder adder) {
   // By columns of k, so that the inner loops run over n and the compiler can use vectors.
   std::vector<float> bt(std::size_t(n) * k);
   std::vector<int> b_exponent(std::size_t(n) * k), largest(n);

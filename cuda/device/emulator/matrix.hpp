@@ -45,6 +45,7 @@ struct Adder { int fraction_bits, result_bits; };
 inline constexpr Adder kBf16Adder{25, 23}, kE4m3Adder{13, 13};
 
 /// d[64][n] (+)= a[64][k] b[n][k]^T, all row-major.
-void multiply_accumulate(float* d, const float* a, const float* b, unsigned n, unsigned k, bool accumulate, Adder adder);
+void multiply_accumulate(float* d, const float* a, const float* b, unsigned n, unsigned k, bool accumulate,
+                         Adder adder);
 
 }  // namespace dsa::emulator

@@ -66,7 +66,8 @@ std::string mbarrier_name(const Mbarrier& b) {
     if (!name.empty() && name[0] == '&') name.erase(0, 1);
     // In a loop the index is a variable; which barrier it was is known from the order of the calls.
     const std::size_t bracket = name.rfind('[');
-    if (bracket != std::string::npos && name.back() == ']' && std::string("0123456789").find(name[bracket + 1]) == std::string::npos) {
+    if (bracket != std::string::npos && name.back() == ']' &&
+        std::string("0123456789").find(name[bracket + 1]) == std::string::npos) {
       // By the line and not by the instruction: the loop may have been unrolled.
       const auto before = std::count_if(b.block->mbarriers.begin(), b.block->mbarriers.end(), [&](const auto& other) {
         return other.second.ordinal < b.ordinal && source_line(other.second.pc) == source_line(b.pc);
@@ -83,9 +84,13 @@ Mbarrier& find_mbarrier(uint64_t* address, const char* instruction, const void* 
   Block* block = s.block_of(address);
   const std::string what = instruction;
   if (!block) s.fail(&s.self(), what + ": the mbarrier is not in shared memory", pc);
-  if (block->cluster != s.self().block->cluster) s.fail(&s.self(), what + ": the mbarrier belongs to another cluster", pc);
+  if (block->cluster != s.self().block->cluster)
+    s.fail(&s.self(), what + ": the mbarrier belongs to another cluster", pc);
   if (block->alive == 0)
-    s.fail(&s.self(), what + ": the block of rank " + std::to_string(block->rank) + " has exited, with its shared memory", pc);
+    s.fail(
+        &s.self(),
+        what + ": the block of rank " + std::to_string(block->rank) + " has exited, with its shared memory",
+        pc);
   const auto found = block->mbarriers.find(address);
   if (found == block->mbarriers.end()) {
     s.fail(&s.self(), what + " of a mbarrier that has not been initialised, at offset " +
@@ -117,8 +122,10 @@ void mbarrier_complete_tx(Mbarrier& b, int64_t bytes, const Clock& done) {
 void check_mbarriers_at_exit(Block& block) {
   for (auto& [address, b] : block.mbarriers) {
     if (b.tx == 0 && b.pending == int64_t(b.count)) continue;
-    scheduler().fail(block.threads[0], (b.tx ? "tx-count mismatch" : "arrivals left over") + std::string(": the block exits while ") +
-                     mbarrier_name(b) + ", " + state(b), b.pc);
+    scheduler().fail(block.threads[0],
+                     (b.tx ? "tx-count mismatch" : "arrivals left over") +
+                         std::string(": the block exits while ") + mbarrier_name(b) + ", " + state(b),
+                     b.pc);
   }
 }
 
@@ -132,7 +139,8 @@ void mbarrier_init(uint64_t* address, unsigned arrivals) {
   if (reinterpret_cast<uintptr_t>(address) % 8) s.fail(&s.self(), "mbarrier.init: address not a multiple of 8", pc);
   if (arrivals == 0 || arrivals > kMaxCount)
     s.fail(&s.self(), "mbarrier.init with a count of " + std::to_string(arrivals) + ": must be from 1 to 2^20 - 1", pc);
-  if (block.mbarriers.contains(address)) s.fail(&s.self(), "mbarrier.init of a mbarrier that is initialised already", pc);
+  if (block.mbarriers.contains(address))
+    s.fail(&s.self(), "mbarrier.init of a mbarrier that is initialised already", pc);
   Mbarrier& b = block.mbarriers[address];
   b.address = address;
   b.block = &block;
@@ -162,7 +170,8 @@ void mbarrier_expect_tx(uint64_t* address, unsigned bytes) {
   Scheduler& s = scheduler();
   s.preempt(pc);
   Mbarrier& b = find_mbarrier(address, "mbarrier.expect_tx", pc);
-  if (bytes > kMaxCount) s.fail(&s.self(), "mbarrier.expect_tx of " + std::to_string(bytes) + " bytes: at most 2^20 - 1", pc);
+  if (bytes > kMaxCount)
+    s.fail(&s.self(), "mbarrier.expect_tx of " + std::to_string(bytes) + " bytes: at most 2^20 - 1", pc);
   b.tx += bytes;
   *b.address = picture(b);
 }
@@ -176,13 +185,17 @@ bool mbarrier_try_wait_parity(uint64_t* address, unsigned parity) {
   Mbarrier& b = find_mbarrier(address, "mbarrier.try_wait", pc);
   if (parity > 1) s.fail(&thread, "mbarrier.try_wait: parity " + std::to_string(parity) + " is neither 0 nor 1", pc);
   uint64_t& seen = thread.phases_seen[&b];
-  const WaitSpan span(thread, [](const void* object) { return mbarrier_name(*static_cast<const Mbarrier*>(object)); }, &b);
+  const WaitSpan span(
+      thread, [](const void* object) { return mbarrier_name(*static_cast<const Mbarrier*>(object)); }, &b);
   if ((b.phase & 1) == parity) {
     // Not complete: it waits for the current phase. If that has the parity of a phase this thread has yet to see, the
     // barrier is two ahead, and the thread would sleep through what it waits for.
     if (b.phase >= seen + 2 && (seen & 1) == parity) {
-      s.fail(&thread, "overrun: waits at " + mbarrier_name(b) + " for parity " + std::to_string(parity) + ", phase " +
-                          std::to_string(seen) + ", but the barrier is in phase " + std::to_string(b.phase) + " already", pc);
+      s.fail(&thread,
+             "overrun: waits at " + mbarrier_name(b) + " for parity " + std::to_string(parity) + ", phase " +
+                 std::to_string(seen) + ", but the barrier is in phase " + std::to_string(b.phase) +
+                 " already",
+             pc);
     }
     b.sleepers.push_back(&thread);
     s.suspend("mbarrier.try_wait", &b, parity, wait_details);

@@ -164,9 +164,11 @@ std::string not_fenced(const Access& access, std::size_t offset, const Shadow::W
   if (!line.empty()) line = " at " + line;
   return verb(access) + "shared memory at offset " + std::to_string(offset) + " that warp " +
          std::to_string(write.warp % kMaxWarps) + " wrote" + line +
-         (seen < write.tick ? std::string(", and nothing orders the two: a barrier is missing, or comes too early or too late") +
-                                  (is_engine(write.warp) ? ", or nobody waits for the copy" : "")
-                            : " through the generic proxy, without a fence.proxy.async in between");
+         (seen < write.tick
+              ? std::string(
+                    ", and nothing orders the two: a barrier is missing, or comes too early or too late") +
+                    (is_engine(write.warp) ? ", or nobody waits for the copy" : "")
+              : " through the generic proxy, without a fence.proxy.async in between");
 }
 
 std::string misaligned(const Access& access, std::size_t slot) {

@@ -70,8 +70,9 @@ class OwnBusiness {
 class Engine {
  public:
   /// An access, attributed to the line of the kernel that issued it.
-  void access([[maybe_unused]] const void* issued, [[maybe_unused]] const void* pc, [[maybe_unused]] const void* address,
-              [[maybe_unused]] std::size_t bytes, [[maybe_unused]] bool write) {
+  void access([[maybe_unused]] const void* issued, [[maybe_unused]] const void* pc,
+              [[maybe_unused]] const void* address, [[maybe_unused]] std::size_t bytes,
+              [[maybe_unused]] bool write) {
 #if defined(DSA_THREAD_SANITIZER)
     as_engine([&] {
       acquire_order(issued);

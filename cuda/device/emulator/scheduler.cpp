@@ -344,7 +344,8 @@ Thread* Scheduler::pick_by_time() {
 /// One step of one operation under way; false when there is none. Patient ones come last.
 bool Scheduler::land_something(bool also_patient) {
   std::erase_if(pending_, [](const auto& op) { return op->finished(); });
-  const std::size_t first = schedule.kind == Schedule::Kind::kRoundRobin || pending_.empty() ? 0 : random() % pending_.size();
+  const std::size_t first =
+      schedule.kind == Schedule::Kind::kRoundRobin || pending_.empty() ? 0 : random() % pending_.size();
   for (const bool patient : {false, true}) {
     if (patient && !also_patient) break;
     for (std::size_t i = 0; i < pending_.size(); ++i) {
@@ -480,7 +481,8 @@ uint64_t Scheduler::copy_end(Thread& thread, uint64_t time, uint64_t bytes, cons
 }
 
 void Scheduler::await(AsyncOp& op, std::size_t steps, const char* instruction) {
-  const WaitSpan span(self(), [](const void* name) { return std::string(static_cast<const char*>(name)); }, instruction);
+  const WaitSpan span(
+      self(), [](const void* name) { return std::string(static_cast<const char*>(name)); }, instruction);
   clock_of(self()).time = std::max(clock_of(self()).time, op.end);
   if (op.done >= steps) return acquire_order(&op);
   op.sleepers.push_back({&self(), steps});
@@ -498,7 +500,8 @@ void Scheduler::judge_for(Thread& thread, const Access& access, const Clock& clo
 // ---- Faults -------------------------------------------------------------------------------------------------------
 void Scheduler::fail(Thread* thread, const std::string& verdict, const void* pc) {
   if (!faulted_) {
-    error = thread ? "block " + text(thread->block->index) + ", thread " + text(thread->index) + where(pc) + ": " + verdict
+    error = thread ? "block " + text(thread->block->index) + ", thread " + text(thread->index) + where(pc) +
+                         ": " + verdict
                    : verdict + where(pc);
     faulted_ = true;
   }
@@ -542,10 +545,14 @@ std::string Scheduler::deadlock_report() {
     const auto whole = [](const Line& line) { return line.first_lane == 0 && line.last_lane == kWarpSize - 1; };
     for (std::size_t i = 0; i < lines.size();) {
       std::size_t next = i + 1;
-      while (next < lines.size() && whole(lines[i]) && whole(lines[next]) && lines[next].words == lines[i].words) ++next;
-      report += next == i + 1 ? "\n  warp " + std::to_string(lines[i].warp) + ", lanes " + std::to_string(lines[i].first_lane) +
-                                    "-" + std::to_string(lines[i].last_lane)
-                              : "\n  warps " + std::to_string(lines[i].warp) + "-" + std::to_string(lines[next - 1].warp);
+      while (next < lines.size() && whole(lines[i]) && whole(lines[next]) &&
+             lines[next].words == lines[i].words)
+        ++next;
+      report +=
+          next == i + 1
+              ? "\n  warp " + std::to_string(lines[i].warp) + ", lanes " +
+                    std::to_string(lines[i].first_lane) + "-" + std::to_string(lines[i].last_lane)
+              : "\n  warps " + std::to_string(lines[i].warp) + "-" + std::to_string(lines[next - 1].warp);
       report += lines[i].words;
       i = next;
     }

@@ -83,7 +83,7 @@ struct CopyBatch {
   uint64_t bytes = 0;                    // read from global memory
   bool early = false;                    // copies are made as they are issued
   uint32_t tick = 0;                     // of the engine
-  Clock clock;                           // what the arrival releases: of the warp when the batch was closed, and the tick
+  Clock clock;  // what the arrival releases: of the warp when the batch was closed, and the tick
   std::shared_ptr<AsyncOp> op;
 };
 

@@ -56,7 +56,8 @@ void read_operand(const WgmmaOp& op, uint64_t descriptor, bool mn_major, unsigne
     for (unsigned j = 0; j < (mn_major ? k : k / run); ++j) {
       const unsigned row = mn_major ? i * run : i, x = mn_major ? j : j * run;
       const uint32_t address = element_address(d, mn_major, bytes, row, x);
-      if (address < kSharedWindowStart) s.fail(op.leader, text(op.shape) + ": " + name + " reads below shared memory", op.pc);
+      if (address < kSharedWindowStart)
+        s.fail(op.leader, text(op.shape) + ": " + name + " reads below shared memory", op.pc);
       const unsigned char* from = shared + (address - kSharedWindowStart);
       s.judge_for(*op.leader, {from, 16, Access::Kind::kRead, Access::Proxy::kAsync, op.pc, name}, op.clock, &op);
       for (unsigned e = 0; e < run; ++e) {
@@ -105,7 +106,8 @@ std::shared_ptr<AccumulatorChain> chain_in_flight(Warpgroup& group, std::size_t 
   for (const auto& chain : group.chains) {
     const float* registers = chain->registers[t];
     if (!registers || d + n / 2 <= registers || registers + chain->n / 2 <= d) continue;
-    if (registers != d || chain->n != n) broken("wgmma: accumulators overlap those of a product of another shape that is in flight");
+    if (registers != d || chain->n != n)
+      broken("wgmma: accumulators overlap those of a product of another shape that is in flight");
     return chain;
   }
   return nullptr;
@@ -167,11 +169,14 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_desc
   if (thread.number / kWarpgroupSize * kWarpgroupSize + kWarpgroupSize > thread.block->threads.size())
     broken(text(shape) + ": the warpgroup has fewer than 128 threads");
   if (!thread.wgmma_fenced)
-    broken(text(shape) + ": no wgmma.fence since the start or the last wait; registers may be read and written out of order");
+    broken(
+        text(shape) +
+        ": no wgmma.fence since the start or the last wait; registers may be read and written out of order");
   if (shape.type == WgmmaShape::Type::kE4m3 && (shape.a_mn_major || shape.b_mn_major))
     broken(text(shape) + ": e4m3 operands must be K-major");
   for (const uint64_t descriptor : {shape.a_from_registers ? 0 : a_descriptor, b_descriptor})
-    if (const std::string reason = illegal(descriptor); !reason.empty()) broken(text(shape) + ": illegal descriptor, " + reason);
+    if (const std::string reason = illegal(descriptor); !reason.empty())
+      broken(text(shape) + ": illegal descriptor, " + reason);
 
   Warpgroup& group = warpgroup_of(thread);
   const uint64_t number = thread.wgmma_issued++;
@@ -198,10 +203,12 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_desc
   const std::shared_ptr<WgmmaOp> op = group.ops[number - group.first_op];
   if (!same(op->shape, shape) || op->b_descriptor != b_descriptor || op->accumulate != accumulate ||
       (!shape.a_from_registers && op->a_descriptor != a_descriptor))
-    broken("wgmma divergence: product " + std::to_string(number) + " of the warpgroup is " + text(shape) + " here, and " +
-           text(op->shape) + (same(op->shape, shape) ? " with another descriptor or scale-d" : "") + " in thread " +
+    broken("wgmma divergence: product " + std::to_string(number) + " of the warpgroup is " + text(shape) +
+           " here, and " + text(op->shape) +
+           (same(op->shape, shape) ? " with another descriptor or scale-d" : "") + " in thread " +
            std::to_string(op->issuer));
-  if (chain && chain != op->chain) broken("wgmma divergence: this thread has not waited for products that the others have waited for");
+  if (chain && chain != op->chain)
+    broken("wgmma divergence: this thread has not waited for products that the others have waited for");
   join_chain(*op->chain, t, d, accumulate);
   if (shape.a_from_registers) std::memcpy(op->a[t].data(), a, sizeof op->a[t]);
   // What every warp may rely on: the least of what each may.
@@ -254,7 +261,8 @@ void wgmma_wait_group(unsigned pending) {
   // Forget what everybody has waited for.
   uint64_t least = bound;
   const std::size_t first = thread.number / kWarpgroupSize * kWarpgroupSize;
-  for (std::size_t i = 0; i < kWarpgroupSize; ++i) least = std::min(least, thread.block->threads[first + i]->wgmma_waited);
+  for (std::size_t i = 0; i < kWarpgroupSize; ++i)
+    least = std::min(least, thread.block->threads[first + i]->wgmma_waited);
   for (; group.first_op < least; ++group.first_op) group.ops.pop_front();
 }
 

@@ -54,7 +54,8 @@ void Scheduler::record(Span::Kind kind, const Thread& thread, uint64_t begin, ui
 
 /// Steps and waits are drawn for a warp, by its first lane.
 void Scheduler::end_step(Thread& thread) {
-  if (thread.lane() == 0 && thread.step) record(Span::Kind::kStep, thread, thread.step_began, clock_of(thread).time, thread.step);
+  if (thread.lane() == 0 && thread.step)
+    record(Span::Kind::kStep, thread, thread.step_began, clock_of(thread).time, thread.step);
   thread.step = nullptr;
 }
 
