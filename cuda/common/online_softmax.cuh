@@ -2,7 +2,7 @@
 /// Softmax of a tile of scores that is spread over accumulator fragments, tile after tile.
 ///
 /// A thread has two rows (h = 0, 1) of its warpgroup's tile and, of each, every fourth pair of columns. Scores stay raw; with
-/// c = sm_scale * log2(e), p = exp(sm_scale (s - m)) = exp2(c s - c m) is one FFMA and one exp2. This needs c >= 0.
+/// c = sm_scale * log2(e), p = exp(sm_scale (s - m)) = exp2(c s - c m) is one FFMA and one exp2. This needs c > 0.
 #pragma once
 
 #include "mla_tile.cuh"

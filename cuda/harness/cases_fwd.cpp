@@ -99,6 +99,23 @@ Problem rising(bool fp8, int h_q) {
   return p;
 }
 
+/// Steps of 6.5 and 1 between the logits of tiles: a reference that is only raised by need is raised by even and by odd
+/// tiles, and an odd tile comes that fits the reference of before but not of after the even tile's raise.
+Problem rising_steeply(bool fp8, int h_q) {
+  Sparse s{1, 1, 512, h_q, 1, 384};
+  s.fp8 = fp8;
+  Problem p = sparse_fwd(s);
+  p.inputs.erase("q_scale");
+  p.inputs.erase("kv_scale");
+  constexpr float kLevels[] = {0, 13, 26, 24, 25, 39};
+  std::vector<float> level(512);
+  for (int64_t slot = 0; slot < 384; ++slot) level[std::size_t(slots(p, 0, 0)[slot])] = kLevels[slot / 64];
+  set_logits(
+      p, [](int64_t) { return std::vector{12.f}; },
+      [=](int64_t row) { return std::vector{level[std::size_t(row)]}; });
+  return p;
+}
+
 /// Scales that differ by powers of two and a bit, from row to row and from head to head.
 Problem fp8_scales(int h_q) {
   Sparse s{1, 2, 100, h_q, 1, 128};
@@ -166,6 +183,8 @@ std::vector<Case> fwd_cases() {
           tail_matters);
       add(CaseKind::kSmall, prefix + "rising" + heads(h_q), "the maximum rises with every tile",
           [=] { return rising(fp8, h_q); });
+      add(CaseKind::kSmall, prefix + "rising_steeply" + heads(h_q), "the maximum rises by far, and not in every tile",
+          [=] { return rising_steeply(fp8, h_q); });
     }
     const auto fp8 = [&](const std::string& name, const char* what, Sparse s, bool scales) {
       s.h_q = h_q;

@@ -163,7 +163,7 @@ struct Softmax {
   float weight[2] = {};                               ///< the same of p as the products have it, rounded to bf16: for the output
 
   DSA_DEVICE explicit Softmax(float sm_scale)
-      : c(sm_scale * kLog2E), slack(c > 0 ? kSlack / c : 0) {}
+      : c(sm_scale * kLog2E), slack(kSlack / c) {}
 
   /// Whether a row of this warp exceeds the reference by more than the slack.
   DSA_DEVICE bool exceeds(const float (&largest)[2]) const {

@@ -175,6 +175,11 @@ void complete(Block& block, std::size_t warp, const Rendezvous& m) {
     default: shuffle_or_vote(block, warp, m);
   }
   if (!go_on) return;
+  uint64_t calls = 0;   // lanes that have met are level again, whoever had more to do before
+  for (std::size_t l = 0; l < kWarpSize; ++l)
+    if (m.arrived >> l & 1) calls = std::max(calls, lane_of(block, warp, l).calls);
+  for (std::size_t l = 0; l < kWarpSize; ++l)
+    if (m.arrived >> l & 1) lane_of(block, warp, l).calls = calls;
   for (std::size_t l = 0; l < kWarpSize; ++l) {
     if (!(m.arrived >> l & 1)) continue;
     if (Thread& thread = lane_of(block, warp, l); thread.waiting) scheduler().wake(thread);

@@ -247,10 +247,11 @@ void begin_shared(std::size_t slot, unsigned char* memory, std::size_t bytes) {
   Shadow& shadow = shadows[slot];
   shadow.span = {uintptr_t(memory), bytes};
   shadow.short_cut = counting_memory ? 0 : bytes / Shadow::kGranuleBytes;
-  // Of the last writes nothing is asked where nothing is written.
   const std::size_t granules = (bytes + Shadow::kGranuleBytes - 1) / Shadow::kGranuleBytes;
   shadow.written.assign(granules, 0);
-  shadow.last_write.resize(granules);
+  // Nothing is asked about the last write of what nobody has written, unless that cannot be known.
+  if (kPlainStoresSeen) shadow.last_write.resize(granules);
+  else shadow.last_write.assign(granules, {});
 }
 
 void end_shared(std::size_t slot) {

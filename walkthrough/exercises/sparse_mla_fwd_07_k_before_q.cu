@@ -1,0 +1,425 @@
+/// @file sparse_mla_fwd_07_k_before_q.cu
+/// Exercise: the producer of rung 7 fills the first half tile of the next query before it waits for Q.
+/// About 10 lines are missing.
+///
+///     mkdir ~/my_kernels && cp walkthrough/exercises/sparse_mla_fwd_07_k_before_q.cu ~/my_kernels/
+///     cmake -B build -DDSA_USER_KERNELS=$HOME/my_kernels && cmake --build build
+///     build/bin/dsa check --stage sparse_mla_fwd --step ex_k_before_q --device emulator
+///
+/// The chapter (walkthrough/sparse_mla_fwd/07_persistent.md) has the solution.
+#include "cuda/common/mla_producer.cuh"
+#include "cuda/common/mla_products.cuh"
+#include "cuda/common/register.cuh"
+#include "cuda/device/trace.cuh"
+
+namespace ex_k_before_q {
+
+using namespace dsa;
+
+constexpr int kThreads = 384;
+constexpr int kHalf = kDimV / 2;                      ///< output columns of a consumer
+constexpr int kLeft = 4, kRight = 5;                  ///< column tiles of a half of K; the right one has the rope columns
+
+/// A half of a K tile on its way: who may write it, who may read it.
+struct HalfState {
+  ptx::mbarrier full;                                 ///< cp.async of 128 producer threads, and 2 for `valid` where it comes along
+  ptx::mbarrier empty;                                ///< 4 arrivals: the warps of the consumer that multiplies it last
+};
+
+/// How a tile changed the reference; a warp of one consumer tells the warp of the other that has the same 16 rows.
+struct Raise {
+  bool any[4];                                        ///< by warp: the rest counts
+  float reference[kTileHeads];                        ///< the new one
+  float factor[kTileHeads];                           ///< what sums relative to the old one must be multiplied with
+};
+
+struct SharedStorage {
+  ColumnTile q[kQKTiles];
+  KeyTile k[2];
+  ColumnTile p1;
+  HalfState left[2], right[2];                        ///< of k[0] and k[1]
+  uint64_t valid[2];                                  ///< comes with the left half, which is filled first
+  ptx::mbarrier q_full;                               ///< 128 arrivals: cp.async of every producer thread
+  ptx::mbarrier q_empty;                              ///< 8 arrivals: a warp each, after its last product with Q
+  Raise raise[2];                                     ///< by the even and by the odd tile
+  float m[2][kTileHeads], l[2][kTileHeads], weight[2][kTileHeads];   ///< at the end, by consumer: see Softmax
+  DSA_DEVICE ColumnTile& p0() { return k[0].k[kQKTiles - 1]; }
+};
+static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
+
+/// Named barriers between the consumers, 128 threads arrive and 128 wait: P of the even or the odd tile is there, with its
+/// Raise; a consumer's sums are there, and it reads K no more.
+constexpr unsigned kP0 = 1, kP1 = 2, kEnd0 = 3, kEnd1 = 4;
+constexpr unsigned kBoth = 256;
+constexpr float kSlack = 8;                           ///< how far a score may exceed the reference, in powers of two
+
+DSA_DEVICE int pair_count(const MlaWork& w) { return (w.slots + 2 * kTileKeys - 1) / (2 * kTileKeys); }
+
+/// A warp has finished with a half tile.
+DSA_DEVICE void release(HalfState& half) {
+  __syncwarp();                                       // all lanes have read `valid`
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&half.empty);
+}
+
+/// A warp has multiplied with Q for the last time.
+DSA_DEVICE void release_q(SharedStorage& s) {
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.q_empty);
+}
+
+// ---- Producer ---------------------------------------------------------------------------------------------------------
+/// The column tiles first .. first + kTiles - 1 of one K tile.
+template <int kTiles>
+DSA_DEVICE void fill_half(HalfState& half, unsigned parity, KeyTile& tile, int first, const MlaWork& w, const ProducerRows& rows,
+                          int t) {
+  ptx::mbarrier_wait_parity(&half.empty, parity);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int source = rows.row[i];
+    copy_row<kTiles>(tile.k + first, t / 8 + 16 * i, t % 8, w.kv + max(source, 0) * w.row_stride + first * kTileColumns,
+                     source >= 0);
+  }
+  ptx::cp_async_mbarrier_arrive_noinc(&half.full);
+}
+
+/// The mask of a tile, with the half that is filled first.
+DSA_DEVICE void publish_valid(HalfState& half, uint64_t& word, const ProducerRows& rows, int t) {
+  if (t >= kTileKeys) return;
+  const uint32_t valid = __ballot_sync(0xffffffffu, rows.slot >= 0);
+  if (t % 32 == 0) {
+    reinterpret_cast<uint32_t*>(&word)[t / 32] = valid;
+    ptx::mbarrier_arrive(&half.full);                 // releases the store; the arrival of copies would not
+  }
+}
+
+DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, int work_count) {
+  ptx::setmaxnreg_dec<88>();
+  trace_role("producer");
+  const int t = threadIdx.x % 128;
+  auto at = RingPosition<1>::producer();              // one buffer of each kind; only the parity matters
+  auto q_at = RingPosition<1>::producer();
+  for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
+    const MlaWork w = mla_work(a, n);
+    const int pairs = pair_count(w);
+    ProducerRows even = look_up_rows(w, 0, t), odd = look_up_rows(w, 1, t);
+    const auto fill_k0l = [&] {
+      trace_step("[P1] gather");
+      fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
+      publish_valid(s.left[0], s.valid[0], even, t);
+    };
+    const auto fill_others = [&](int pair) {          // of this pair; and look up the next one
+      fill_half<kRight>(s.right[0], at.parity, s.k[0], kLeft, w, even, t);
+      even = look_up_rows(w, 2 * pair + 2, t);
+      fill_half<kLeft>(s.left[1], at.parity, s.k[1], 0, w, odd, t);
+      publish_valid(s.left[1], s.valid[1], odd, t);
+      fill_half<kRight>(s.right[1], at.parity, s.k[1], kLeft, w, odd, t);
+      odd = look_up_rows(w, 2 * pair + 3, t);
+    };
+    // ---- your code: about 10 lines ------------------------------------------------------------------------------
+    // Rung 7 fills Q, and then for every pair K0L, K0R, K1L, K1R. Let K0L of the first pair go before Q.
+    // 1. A query without slots has no pair, but its Q must still be waited for, loaded and arrived at.
+    // 2. `at` advances once per pair; q_at advances above.
+    (void)pairs, (void)fill_k0l, (void)fill_others;
+    // ---- end of your code ---------------------------------------------------------------------------------------
+  }
+}
+
+/// Waits for a half tile, as operand of the tensor cores.
+DSA_DEVICE void wait_full(HalfState& half, unsigned parity) {
+  ptx::mbarrier_wait_parity(&half.full, parity);
+  ptx::fence_proxy_async_shared();                    // the rows came through the generic proxy
+}
+
+/// Rows of a fragment to and from shared memory: a float per row.
+DSA_DEVICE void put_rows(float (&to)[kTileHeads], int t, const float (&x)[2]) {
+  for (int h = 0; h < 2; ++h)
+    if (t % 4 == 0) to[accumulator_row(t, h)] = x[h];
+}
+DSA_DEVICE void get_rows(const float (&from)[kTileHeads], int t, float (&x)[2]) {
+  for (int h = 0; h < 2; ++h) x[h] = from[accumulator_row(t, h)];
+}
+
+DSA_DEVICE float both(float2 x) { return x.x + x.y; }
+
+/// Online softmax relative to a late reference: this thread's part of two rows.
+struct Softmax {
+  float c;                                            ///< sm_scale * log2(e)
+  float slack;                                        ///< kSlack in units of a raw score
+  float reference[2] = {-INFINITY, -INFINITY};
+  float m[2] = {-INFINITY, -INFINITY};                ///< largest score of this consumer's tiles
+  float l[2] = {};                                    ///< sum of p of this consumer's tiles, relative to the reference: for lse
+  float weight[2] = {};                               ///< the same of p as the products have it, rounded to bf16: for the output
+
+  DSA_DEVICE explicit Softmax(float sm_scale)
+      : c(sm_scale * kLog2E), slack(kSlack / c) {}
+
+  /// Whether a row of this warp exceeds the reference by more than the slack.
+  DSA_DEVICE bool exceeds(const float (&largest)[2]) const {
+    return __any_sync(0xffffffffu, largest[0] > reference[0] + slack || largest[1] > reference[1] + slack);
+  }
+  /// Raises the reference of the rows that exceed it to their maximum; the others keep theirs, with a factor of 1.
+  DSA_DEVICE void raise(const float (&largest)[2], float (&factor)[2]) {
+    for (int h = 0; h < 2; ++h) {
+      const float higher = largest[h] > reference[h] + slack ? largest[h] : reference[h];
+      factor[h] = rescale_factor(reference[h], higher, c);
+      scale_sums(h, factor[h]);
+      reference[h] = higher;
+    }
+  }
+  /// Follows a raise by the other consumer.
+  DSA_DEVICE void follow(const Raise& raise, int t, float (&factor)[2]) {
+    get_rows(raise.factor, t, factor);
+    get_rows(raise.reference, t, reference);
+    for (int h = 0; h < 2; ++h) scale_sums(h, factor[h]);
+  }
+  DSA_DEVICE void scale_sums(int h, float factor) { l[h] *= factor, weight[h] *= factor; }
+  DSA_DEVICE void exponentiate_rows(float (&scores)[32]) const {
+    for (int h = 0; h < 2; ++h) exponentiate(scores, h, reference[h], c);
+  }
+  /// Adds columns 16 `step` to 16 `step` + 15 of `p`, and the same as A operand. A largest p of 1 is exact in bf16, one of 2^x is
+  /// not: a row with one heavy key would be off by its rounding, if it were not divided by what is really multiplied.
+  DSA_DEVICE void add(const float (&p)[32], int step, const uint32_t (&rounded)[4]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) l[i / 2 % 2] += p[8 * step + i];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) weight[r % 2] += both(unpack_bf16x2(rounded[r]));
+  }
+  DSA_DEVICE void tell(Raise& raise, int t, bool raised, const float (&factor)[2]) const {
+    if (t % 32 == 0) raise.any[t / 32] = raised;
+    if (!raised) return;
+    put_rows(raise.factor, t, factor);
+    put_rows(raise.reference, t, reference);
+  }
+};
+
+/// P as A-operand registers, and in shared memory for the other consumer.
+DSA_DEVICE void store_p(ColumnTile& tile, int t, const float (&scores)[32], uint32_t (&p)[4][4], Softmax& softmax) {
+  for (int step = 0; step < 4; ++step) {
+    pack_fragment(scores, step, p[step]);
+    softmax.add(scores, step, p[step]);
+    store_fragment(tile, t, step, p[step]);
+  }
+  ptx::fence_proxy_async_shared();
+}
+
+/// Sums of both consumers, and the end of the rows. Where a query lies in memory is worked out again: 128 accumulators
+/// leave no registers to keep it.
+DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, int n, int pairs, const Softmax& softmax, int consumer, int t,
+                       float (&out)[128]) {
+  float l[2], weight[2], other_l[2] = {}, other_weight[2] = {}, other_m[2] = {-INFINITY, -INFINITY}, factor[2];
+  for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]), weight[h] = row_sum(softmax.weight[h]);
+  if (pairs > 0) {                                    // else the barriers of the queries before and after would mix
+    put_rows(s.l[consumer], t, l);
+    put_rows(s.weight[consumer], t, weight);
+    put_rows(s.m[consumer], t, softmax.m);
+    ptx::barrier_arrive(consumer == 0 ? kEnd0 : kEnd1, kBoth);
+    ptx::barrier_sync(consumer == 0 ? kEnd1 : kEnd0, kBoth);
+    get_rows(s.l[1 - consumer], t, other_l);
+    get_rows(s.weight[1 - consumer], t, other_weight);
+    get_rows(s.m[1 - consumer], t, other_m);
+  } else {
+    release_q(s);
+  }
+  const MlaWork w = mla_work(a, n);
+  for (int h = 0; h < 2; ++h) {
+    const float sum = l[h] + other_l[h];
+    factor[h] = store_row_end(a, w, t, h, softmax.reference[h], sum, consumer == 0).factor;
+    if (sum > 0) factor[h] *= sum / (weight[h] + other_weight[h]);
+    const int row = accumulator_row(t, h);
+    if (consumer == 0 && t % 4 == 0 && row < w.heads)   // the reference is not the maximum
+      a.max_logits[w.head_row + row] = fmaxf(softmax.m[h], other_m[h]) * a.sm_scale;
+  }
+  rescale(out, factor);
+  store_output_from_registers(a, w, consumer * kHalf, t, out);
+}
+
+// ---- Consumer 0: even tiles, left half of the output -----------------------------------------------------------------
+/// The tiles of one query; `out` and `softmax` are fresh.
+DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, int t, Softmax& softmax, float (&out)[128]) {
+  float scores[32], factor[2];
+  uint32_t p[4][4];
+  for (int pair = 0; pair < pairs; ++pair, at.advance()) {
+    trace_step("[A4] scores");
+    wait_full(s.left[0], at.parity);
+    ptx::wgmma_fence();
+    issue_scores<kLeft>(scores, s.q, s.k[0].k);
+    ptx::wgmma_commit_group();
+    wait_full(s.right[0], at.parity);
+    ptx::wgmma_fence();
+    issue_scores<kRight>(scores, s.q + kLeft, s.k[0].k + kLeft, 0, true);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_keep(scores);
+    if (pair + 1 == pairs) release_q(s);
+
+    trace_step("[A1] softmax", 600);
+    if (const uint64_t valid = s.valid[0]; ~valid) mask_scores(scores, valid, t);
+    float largest[2];
+    for (int h = 0; h < 2; ++h) {
+      largest[h] = tile_max(scores, h);
+      softmax.m[h] = fmaxf(softmax.m[h], largest[h]);
+    }
+    const bool raised = softmax.exceeds(largest);
+    if (raised) {
+      softmax.raise(largest, factor);
+      rescale(out, factor);
+    }
+    softmax.exponentiate_rows(scores);
+    store_p(s.p0(), t, scores, p, softmax);
+    softmax.tell(s.raise[0], t, raised, factor);
+    ptx::barrier_arrive(kP0, kBoth);
+
+    trace_step("[A2] P0 V0L");
+    ptx::wgmma_keep(out);
+    ptx::wgmma_fence();
+    issue_output(out, p, s.k[0].k, pair > 0);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_keep(out);
+    release(s.left[0]);
+
+    trace_step("[A3] P1 V1L");
+    wait_full(s.left[1], at.parity);
+    ptx::barrier_sync(kP1, kBoth);
+    if (s.raise[1].any[t / 32]) {
+      softmax.follow(s.raise[1], t, factor);
+      rescale(out, factor);
+    }
+    ptx::wgmma_keep(out);
+    ptx::wgmma_fence();
+    issue_output(out, s.p1, s.k[1].k, true);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_keep(out);
+    release(s.left[1]);
+  }
+}
+
+DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, int work_count) {
+  ptx::setmaxnreg_inc<208>();
+  trace_role("even tiles, left half");
+  const int t = threadIdx.x % 128;
+  auto at = RingPosition<1>::consumer(), q_at = RingPosition<1>::consumer();
+  for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
+    Softmax softmax(a.sm_scale);
+    float out[128] = {};
+    const int pairs = pair_count(mla_work(a, n));
+    ptx::mbarrier_wait_parity(&s.q_full, q_at.parity);
+    multiply_even(s, pairs, at, t, softmax, out);
+    trace_step("[A5] output");
+    finish(s, a, n, pairs, softmax, 0, t, out);
+  }
+}
+
+// ---- Consumer 1: odd tiles, right half of the output -------------------------------------------------------------------
+DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, int t, Softmax& softmax, float (&out)[128]) {
+  float scores[32], factor[2];
+  uint32_t p[4][4];
+  for (int pair = 0; pair < pairs; ++pair, at.advance()) {
+    trace_step("[B4] scores");
+    wait_full(s.left[1], at.parity);
+    ptx::wgmma_fence();
+    issue_scores<kLeft>(scores, s.q, s.k[1].k);
+    ptx::wgmma_commit_group();
+    wait_full(s.right[1], at.parity);
+    ptx::wgmma_fence();
+    issue_scores<kRight>(scores, s.q + kLeft, s.k[1].k + kLeft, 0, true);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_keep(scores);
+    if (pair + 1 == pairs) release_q(s);
+
+    trace_step("[B1] softmax", 600);
+    if (const uint64_t valid = s.valid[1]; ~valid) mask_scores(scores, valid, t);
+    float largest[2];
+    for (int h = 0; h < 2; ++h) {
+      largest[h] = tile_max(scores, h);
+      softmax.m[h] = fmaxf(softmax.m[h], largest[h]);
+    }
+    const bool raised = softmax.exceeds(largest);     // then the even tile's raise must come first
+    if (!raised) softmax.exponentiate_rows(scores);
+
+    trace_step("[B2] P0 V0R");
+    wait_full(s.right[0], at.parity);
+    ptx::barrier_sync(kP0, kBoth);
+    if (s.raise[0].any[t / 32]) {
+      softmax.follow(s.raise[0], t, factor);
+      rescale(out, factor);
+      if (!raised) rescale(scores, factor);
+    }
+    ptx::wgmma_keep(out);
+    ptx::wgmma_fence();
+    issue_output(out, s.p0(), s.k[0].k + kLeft, pair > 0);
+    ptx::wgmma_commit_group();
+    float raise_factor[2] = {1, 1};
+    if (raised) {
+      softmax.raise(largest, raise_factor);
+      softmax.exponentiate_rows(scores);
+    }
+    store_p(s.p1, t, scores, p, softmax);
+    softmax.tell(s.raise[1], t, raised, raise_factor);
+    ptx::barrier_arrive(kP1, kBoth);
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_keep(out);
+    release(s.right[0]);
+
+    trace_step("[B3] P1 V1R");
+    if (raised) rescale(out, raise_factor);
+    ptx::wgmma_keep(out);
+    ptx::wgmma_fence();
+    issue_output(out, p, s.k[1].k + kLeft, true);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_keep(out);
+    release(s.right[1]);
+  }
+}
+
+DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, int work_count) {
+  ptx::setmaxnreg_inc<208>();
+  trace_role("odd tiles, right half");
+  const int t = threadIdx.x % 128;
+  auto at = RingPosition<1>::consumer(), q_at = RingPosition<1>::consumer();
+  for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
+    Softmax softmax(a.sm_scale);
+    float out[128] = {};
+    const int pairs = pair_count(mla_work(a, n));
+    ptx::mbarrier_wait_parity(&s.q_full, q_at.parity);
+    multiply_odd(s, pairs, at, t, softmax, out);
+    trace_step("[B5] output");
+    finish(s, a, n, pairs, softmax, 1, t, out);
+  }
+}
+
+static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdArgs a, const int work_count) {
+  SharedStorage& s = shared_memory<SharedStorage>();
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&s.q_full, kProducerThreads);
+    ptx::mbarrier_init(&s.q_empty, 8);
+    for (int i = 0; i < 2; ++i) {
+      ptx::mbarrier_init(&s.left[i].full, kFullArrivals);
+      ptx::mbarrier_init(&s.right[i].full, kProducerThreads);
+      ptx::mbarrier_init(&s.left[i].empty, 4);
+      ptx::mbarrier_init(&s.right[i].empty, 4);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+  const int warpgroup = __shfl_sync(0xffffffffu, int(threadIdx.x) / 128, 0);   // uniform, and the compiler knows
+  if (warpgroup == 2) produce(s, a, work_count);
+  else if (warpgroup == 0) consume_even(s, a, work_count);
+  else consume_odd(s, a, work_count);
+}
+
+static const char* unsupported(const SparseMlaFwdArgs& a) { return tensor_core_unsupported(a); }
+
+static cudaError_t launch(const SparseMlaFwdArgs& a, cudaStream_t stream) {
+  const int work_count = int(mla_work_count(a));
+  if (work_count == 0) return cudaSuccess;
+  const int ctas = min(work_count, sm_count());
+  return dsa::launch(kernel, {dim3(unsigned(ctas)), dim3(kThreads), sizeof(SharedStorage), stream}, a, work_count);
+}
+
+static const Register<SparseMlaFwdArgs, unsupported, launch> registered{
+    "ex_k_before_q", "exercise: the first half tile before Q", Accuracy::kBf16, Repeatable::kYes};
+
+}  // namespace ex_k_before_q
