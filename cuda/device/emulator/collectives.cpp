@@ -33,11 +33,6 @@ const char* op_name(WarpOp op) {
 
 Thread& lane_of(Block& block, std::size_t warp, std::size_t lane) { return *block.threads[warp * kWarpSize + lane]; }
 
-[[noreturn]] void broken(const std::string& verdict) {
-  Scheduler& s = scheduler();
-  s.fail(&s.self(), verdict, s.self().pc);
-}
-
 // ---- Warp collectives -------------------------------------------------------------------------------------------
 void shuffle_or_vote(Block& block, std::size_t warp, const Rendezvous& m) {
   const auto& lanes = m.lanes;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "matrix.hpp"
 #include "scheduler.hpp"
 
 namespace dsa::emulator {
@@ -12,11 +13,6 @@ using Kind = Access::Kind;
 using Proxy = Access::Proxy;
 
 bool aligned(const void* address, std::size_t to) { return reinterpret_cast<uintptr_t>(address) % to == 0; }
-
-[[noreturn]] void broken(const std::string& verdict) {
-  Scheduler& s = scheduler();
-  s.fail(&s.self(), verdict, s.self().pc);
-}
 
 /// The block that `address` is in the shared memory of; it must be a living one of the running thread's cluster.
 Block& shared_block(const void* address, const char* instruction) {
@@ -186,13 +182,12 @@ template <class Visit> void visit_box(const TensorMap& map, const int* at, const
 
 std::size_t box_bytes(const TensorMap& map) { return box_rows(map) * map.box[0] * std::size_t(map.element_bytes); }
 
-/// Where the byte at `offset` of the un-swizzled box lies: bits 4.. of the shared address are combined with bits 7..
-/// (PTX: tensor-map swizzle modes). The pattern is a function of the address, not of the offset.
+/// Where the byte at `offset` of the un-swizzled box lies. The pattern is a function of the address, not of the offset.
 unsigned char* swizzled(unsigned char* shared, std::size_t offset, TensorMap::Swizzle mode,
                         const unsigned char* window) {
-  const std::size_t address = std::size_t(shared + offset - window) + kSharedWindowStart;
-  const std::size_t flipped = address ^ (address >> 7 & (swizzle_bytes(mode) / 16 - 1)) << 4;
-  return shared + offset + std::ptrdiff_t(flipped) - std::ptrdiff_t(address);
+  const auto address = uint32_t(shared + offset - window) + kSharedWindowStart;
+  const uint32_t place = swizzled_address(address, uint32_t(swizzle_bytes(mode)));
+  return shared + offset + std::ptrdiff_t(place) - std::ptrdiff_t(address);
 }
 
 /// What PTX demands of a tensor copy, and what an H200 does beyond (tensor_map.cuh). @return the coordinates

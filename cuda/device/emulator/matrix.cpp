@@ -36,7 +36,7 @@ uint32_t element_address(const MatrixDescriptor& d, bool mn_major, unsigned byte
     const unsigned x = k * bytes;
     address += row / 8 * d.stride + row % 8 * w + x / w * d.leading + x % w;
   }
-  return address ^ (address >> 7 & (w / 16 - 1)) << 4;
+  return swizzled_address(address, w);
 }
 
 namespace {

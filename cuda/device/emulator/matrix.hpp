@@ -11,6 +11,10 @@
 
 namespace dsa::emulator {
 
+/// What a swizzle mode of `width` bytes (128, 64, 32, or 16 for none) makes of a shared address: bits 4 and up are combined with
+/// bits 7 and up (PTX: shared memory matrix layout; tensor-map swizzle modes).
+constexpr uint32_t swizzled_address(uint32_t address, uint32_t width) { return address ^ (address >> 7 & (width / 16 - 1)) << 4; }
+
 /// The fields of a shared-memory matrix descriptor (PTX: wgmma, matrix-descriptor format).
 struct MatrixDescriptor {
   uint32_t start;           ///< shared address, bytes

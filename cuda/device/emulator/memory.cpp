@@ -24,7 +24,6 @@ using Kind = Access::Kind;
 using Proxy = Access::Proxy;
 
 constexpr std::size_t kWarpSize = 32;
-constexpr std::size_t kMaxWarps = 32;                  // of a block
 constexpr uintptr_t kNullBytes = 64 * 1024;            // addresses that a small offset from null gives
 constexpr uintptr_t kBehindShared = 1024;              // the scheduler leaves that much free behind a block's
 constexpr uintptr_t kNearShared = 1 << 20;             // up to where an address is taken to have meant it

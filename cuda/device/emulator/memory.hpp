@@ -30,7 +30,8 @@ struct Access {
 
 /// Who writes: in each block of a slot its 32 warps, then for each warp the engine that makes its asynchronous copies. A
 /// copy is nobody's past until it has been waited for, so its engine has a count of its own.
-inline constexpr std::size_t kWritersPerBlock = 64;
+inline constexpr std::size_t kMaxWarps = 32;   // of a block
+inline constexpr std::size_t kWritersPerBlock = 2 * kMaxWarps;
 
 /// The happened-before clocks of those that are resident together: entry w counts the releases of writer w. `seen[w]`: how
 /// much of w's past happened before this point; `fenced[w]`: how much of it, seen through a fence.proxy.async somewhere on

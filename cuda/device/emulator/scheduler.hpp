@@ -28,7 +28,7 @@ namespace dsa::emulator {
 inline constexpr std::size_t kWarpSize = 32;
 inline constexpr std::size_t kWarpgroupSize = 128;
 inline constexpr std::size_t kMaxThreads = 1024;     // of a block
-inline constexpr std::size_t kMaxWarps = kMaxThreads / kWarpSize;
+static_assert(kMaxWarps == kMaxThreads / kWarpSize);
 
 /// splitmix64 (Steele, Lea, Flood 2014). Not the standard library's engines: their code would be shared with instrumented files in
 /// a thread-sanitizer build, and then reported.
@@ -337,6 +337,11 @@ class Scheduler {
 };
 
 Scheduler& scheduler();
+
+/// The running thread has broken a rule, in the instruction that it called last.
+[[noreturn]] inline void broken(const std::string& verdict) {
+  scheduler().fail(&scheduler().self(), verdict, scheduler().self().pc);
+}
 
 /// While it lives, the thread waits: recorded when the modelled clock has moved.
 class WaitSpan {

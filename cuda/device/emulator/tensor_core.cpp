@@ -16,11 +16,6 @@ namespace {
 
 constexpr uint32_t kPoison = 0x7fc0dead;   // a NaN no arithmetic makes
 
-[[noreturn]] void broken(const std::string& verdict) {
-  Scheduler& s = scheduler();
-  s.fail(&s.self(), verdict, s.self().pc);
-}
-
 std::string text(const WgmmaShape& shape) {
   const bool bf16_type = shape.type == WgmmaShape::Type::kBf16;
   return "wgmma m64n" + std::to_string(shape.n) + "k" + std::to_string(shape.k()) + (bf16_type ? " bf16" : " e4m3") +
