@@ -35,8 +35,18 @@ DSA_DEVICE ProducerRows look_up_rows(const MlaWork& w, int tile, int t) {
   return rows;
 }
 
-/// Starts the copies of one tile and the arrivals that announce it.
 // [fill]
+/// The mask of a tile, a warp for each half, as part of what `full` announces.
+DSA_DEVICE void publish_valid(ptx::mbarrier& full, uint64_t& word, const ProducerRows& rows, int t) {
+  if (t >= kTileKeys) return;
+  const uint32_t valid = __ballot_sync(0xffffffffu, rows.slot >= 0);
+  if (t % 32 == 0) {
+    reinterpret_cast<uint32_t*>(&word)[t / 32] = valid;
+    ptx::mbarrier_arrive(&full);                      // releases the store; the arrival of copies would not
+  }
+}
+
+/// Starts the copies of one tile and the arrivals that announce it.
 DSA_DEVICE void fill_tile(KeyTile& tile, KeyTileState& state, const MlaWork& w, const ProducerRows& rows, int t) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -44,13 +54,7 @@ DSA_DEVICE void fill_tile(KeyTile& tile, KeyTileState& state, const MlaWork& w, 
     copy_row<kQKTiles>(tile.k, row, t % 8, w.kv + max(source, 0) * w.row_stride, source >= 0);
   }
   ptx::cp_async_mbarrier_arrive_noinc(&state.full);   // when this thread's copies have landed
-  if (t < kTileKeys) {
-    const uint32_t valid = __ballot_sync(0xffffffffu, rows.slot >= 0);
-    if (t % 32 == 0) {
-      reinterpret_cast<uint32_t*>(&state.valid)[t / 32] = valid;
-      ptx::mbarrier_arrive(&state.full);              // releases the store; the arrival of copies would not
-    }
-  }
+  publish_valid(state.full, state.valid, rows, t);
 }
 // [fill]
 

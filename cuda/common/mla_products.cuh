@@ -100,13 +100,16 @@ DSA_DEVICE void store_output_from_registers(const SparseMlaFwdArgs& a, const Mla
 }
 
 /// lse and max_logits of the row h of a thread; one thread of the four that share it stores.
-DSA_DEVICE RowEnd store_row_end(const SparseMlaFwdArgs& a, const MlaWork& w, int t, int h, float m, float l, bool store) {
+/// @param m        what l is relative to
+/// @param largest  raw score: m, unless a kernel works with another reference
+DSA_DEVICE RowEnd store_row_end(const SparseMlaFwdArgs& a, const MlaWork& w, int t, int h, float m, float l, float largest,
+                                bool store) {
   const int row = accumulator_row(t, h);
   if (row >= w.heads) return {0, 0};
   const RowEnd end = end_row(m, l, a.sm_scale, a.attn_sink ? a.attn_sink + w.first_head + row : nullptr);
   if (store && t % 4 == 0) {
     a.lse[w.head_row + row] = end.lse;
-    a.max_logits[w.head_row + row] = m * a.sm_scale;
+    a.max_logits[w.head_row + row] = largest * a.sm_scale;
   }
   return end;
 }

@@ -107,6 +107,15 @@ template <int kThreads> DSA_DEVICE void copy_q(ColumnTile* tiles, const bf16* q,
 DSA_DEVICE int accumulator_row(int t, int h) { return t % 128 / 32 * 16 + t % 32 / 4 + 8 * h; }
 DSA_DEVICE int accumulator_column(int t) { return t % 4 * 2; }
 
+/// Rows of a fragment to and from shared memory: a float per row.
+DSA_DEVICE void put_rows(float (&to)[kTileHeads], int t, const float (&x)[2]) {
+  for (int h = 0; h < 2; ++h)
+    if (t % 4 == 0) to[accumulator_row(t, h)] = x[h];
+}
+DSA_DEVICE void get_rows(const float (&from)[kTileHeads], int t, float (&x)[2]) {
+  for (int h = 0; h < 2; ++h) x[h] = from[accumulator_row(t, h)];
+}
+
 /// Over the four threads that share a row of an accumulator.
 DSA_DEVICE float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

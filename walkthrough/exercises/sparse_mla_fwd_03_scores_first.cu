@@ -136,7 +136,7 @@ static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdA
   float factor[2];
   for (int h = 0; h < 2; ++h) {
     const int row = accumulator_row(t, h);
-    factor[h] = store_row_end(a, w, t, h, m[h], s.row_max[0][row] + s.row_max[1][row], warpgroup == 0).factor;
+    factor[h] = store_row_end(a, w, t, h, m[h], s.row_max[0][row] + s.row_max[1][row], m[h], warpgroup == 0).factor;
   }
   rescale(out, factor);
   store_output(a, w, warpgroup * kDimV / 2, s.k[0] + warpgroup * kHalfTiles, t, out);

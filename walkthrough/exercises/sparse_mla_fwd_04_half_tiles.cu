@@ -149,7 +149,7 @@ DSA_DEVICE void consume_left(SharedStorage& s, const SparseMlaFwdArgs& a, const 
 
   // [A4] The rows' ends; the other consumer needs the factors.
   float factor[2];
-  for (int h = 0; h < 2; ++h) factor[h] = store_row_end(a, w, t, h, m[h], row_sum(l[h]), true).factor;
+  for (int h = 0; h < 2; ++h) factor[h] = store_row_end(a, w, t, h, m[h], row_sum(l[h]), m[h], true).factor;
   if (tiles > 0) ptx::barrier_sync(kPEmpty, 256);
   for (int h = 0; h < 2; ++h)
     if (t % 4 == 0) s.factor[accumulator_row(t, h)] = factor[h];

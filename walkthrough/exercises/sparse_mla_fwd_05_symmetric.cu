@@ -7,7 +7,7 @@
 ///     build/bin/dsa check --stage sparse_mla_fwd --step ex_symmetric --device emulator
 ///
 /// The chapter (walkthrough/sparse_mla_fwd/05_seesaw.md) has the solution.
-#include "cuda/common/mla_producer.cuh"
+#include "cuda/common/half_tile.cuh"
 #include "cuda/common/mla_products.cuh"
 #include "cuda/common/register.cuh"
 #include "cuda/device/trace.cuh"
@@ -18,13 +18,6 @@ using namespace dsa;
 
 constexpr int kThreads = 384;
 constexpr int kHalf = kDimV / 2;                      ///< output columns of a consumer
-constexpr int kLeft = 4, kRight = 5;                  ///< column tiles of a half of K; the right one has the rope columns
-
-/// A half of a K tile on its way: who may write it, who may read it.
-struct HalfState {
-  ptx::mbarrier full;                                 ///< cp.async of 128 producer threads, and 2 for `valid` where it comes along
-  ptx::mbarrier empty;                                ///< 4 arrivals: the warps of the consumer that multiplies it last
-};
 
 struct SharedStorage {
   ColumnTile q[kQKTiles];
@@ -43,37 +36,7 @@ static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
 constexpr unsigned kM0 = 1, kM1 = 2, kP0 = 3, kP1 = 4, kEnd0 = 5, kEnd1 = 6;
 constexpr unsigned kBoth = 256;
 
-/// A warp has finished with a half tile.
-DSA_DEVICE void release(HalfState& half) {
-  __syncwarp();                                       // all lanes have read `valid`
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&half.empty);
-}
-
 // ---- Producer ---------------------------------------------------------------------------------------------------------
-/// The column tiles first .. first + kTiles - 1 of one K tile.
-template <int kTiles>
-DSA_DEVICE void fill_half(HalfState& half, unsigned parity, KeyTile& tile, int first, const MlaWork& w, const ProducerRows& rows,
-                          int t) {
-  ptx::mbarrier_wait_parity(&half.empty, parity);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int source = rows.row[i];
-    copy_row<kTiles>(tile.k + first, t / 8 + 16 * i, t % 8, w.kv + max(source, 0) * w.row_stride + first * kTileColumns,
-                     source >= 0);
-  }
-  ptx::cp_async_mbarrier_arrive_noinc(&half.full);
-}
-
-/// The mask of a tile, with the half that is filled first.
-DSA_DEVICE void publish_valid(HalfState& half, uint64_t& word, const ProducerRows& rows, int t) {
-  if (t >= kTileKeys) return;
-  const uint32_t valid = __ballot_sync(0xffffffffu, rows.slot >= 0);
-  if (t % 32 == 0) {
-    reinterpret_cast<uint32_t*>(&word)[t / 32] = valid;
-    ptx::mbarrier_arrive(&half.full);                 // releases the store; the arrival of copies would not
-  }
-}
-
 DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, int pairs) {
   ptx::setmaxnreg_dec<72>();
   trace_role("producer");
@@ -86,29 +49,14 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[P1] gather");
     fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
-    publish_valid(s.left[0], s.valid[0], even, t);
+    publish_valid(s.left[0].full, s.valid[0], even, t);
     fill_half<kRight>(s.right[1], at.parity, s.k[1], kLeft, w, odd, t);
-    publish_valid(s.right[1], s.valid[1], odd, t);
+    publish_valid(s.right[1].full, s.valid[1], odd, t);
     fill_half<kRight>(s.right[0], at.parity, s.k[0], kLeft, w, even, t);
     even = look_up_rows(w, 2 * pair + 2, t);
     fill_half<kLeft>(s.left[1], at.parity, s.k[1], 0, w, odd, t);
     odd = look_up_rows(w, 2 * pair + 3, t);
   }
-}
-
-/// Waits for a half tile, as operand of the tensor cores.
-DSA_DEVICE void wait_full(HalfState& half, unsigned parity) {
-  ptx::mbarrier_wait_parity(&half.full, parity);
-  ptx::fence_proxy_async_shared();                    // the rows came through the generic proxy
-}
-
-/// Rows of a fragment to and from shared memory: a float per row.
-DSA_DEVICE void put_rows(float (&to)[kTileHeads], int t, const float (&x)[2]) {
-  for (int h = 0; h < 2; ++h)
-    if (t % 4 == 0) to[accumulator_row(t, h)] = x[h];
-}
-DSA_DEVICE void get_rows(const float (&from)[kTileHeads], int t, float (&x)[2]) {
-  for (int h = 0; h < 2; ++h) x[h] = from[accumulator_row(t, h)];
 }
 
 // ---- Consumer 0: even tiles, left half of the output -----------------------------------------------------------------
@@ -185,7 +133,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
   ptx::barrier_sync(kEnd1, kBoth);                    // all products are done: K takes the output now
   float other[2], factor[2];
   get_rows(s.l[1], t, other);
-  for (int h = 0; h < 2; ++h) factor[h] = store_row_end(a, w, t, h, m[h], l[h] + other[h], true).factor;
+  for (int h = 0; h < 2; ++h) factor[h] = store_row_end(a, w, t, h, m[h], l[h] + other[h], m[h], true).factor;
   rescale(out, factor);
   store_output(a, w, 0, s.k[0].k, t, out);
 }
@@ -260,7 +208,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
   ptx::barrier_sync(kEnd0, kBoth);
   float other[2], factor[2];
   get_rows(s.l[0], t, other);
-  for (int h = 0; h < 2; ++h) factor[h] = store_row_end(a, w, t, h, m[h], other[h] + l[h], false).factor;
+  for (int h = 0; h < 2; ++h) factor[h] = store_row_end(a, w, t, h, m[h], other[h] + l[h], m[h], false).factor;
   rescale(out, factor);
   store_output(a, w, kHalf, s.k[0].k + kLeft, t, out);
 }

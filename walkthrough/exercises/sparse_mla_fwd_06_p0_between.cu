@@ -7,7 +7,8 @@
 ///     build/bin/dsa check --stage sparse_mla_fwd --step ex_p0_between --device emulator
 ///
 /// The chapter (walkthrough/sparse_mla_fwd/06_late_maximum.md) has the solution.
-#include "cuda/common/mla_producer.cuh"
+#include "cuda/common/half_tile.cuh"
+#include "cuda/common/late_softmax.cuh"
 #include "cuda/common/mla_products.cuh"
 #include "cuda/common/register.cuh"
 #include "cuda/device/trace.cuh"
@@ -18,20 +19,6 @@ using namespace dsa;
 
 constexpr int kThreads = 384;
 constexpr int kHalf = kDimV / 2;                      ///< output columns of a consumer
-constexpr int kLeft = 4, kRight = 5;                  ///< column tiles of a half of K; the right one has the rope columns
-
-/// A half of a K tile on its way: who may write it, who may read it.
-struct HalfState {
-  ptx::mbarrier full;                                 ///< cp.async of 128 producer threads, and 2 for `valid` where it comes along
-  ptx::mbarrier empty;                                ///< 4 arrivals: the warps of the consumer that multiplies it last
-};
-
-/// How a tile changed the reference; a warp of one consumer tells the warp of the other that has the same 16 rows.
-struct Raise {
-  bool any[4];                                        ///< by warp: the rest counts
-  float reference[kTileHeads];                        ///< the new one
-  float factor[kTileHeads];                           ///< what sums relative to the old one must be multiplied with
-};
 
 struct SharedStorage {
   ColumnTile q[kQKTiles];
@@ -41,7 +28,7 @@ struct SharedStorage {
   uint64_t valid[2];                                  ///< comes with the left half, which is filled first
   ptx::mbarrier q_full;                               ///< 128 arrivals: cp.async of every producer thread
   Raise raise[2];                                     ///< by the even and by the odd tile
-  float m[2][kTileHeads], l[2][kTileHeads], weight[2][kTileHeads];   ///< at the end, by consumer: see Softmax
+  float m[2][kTileHeads], l[2][kTileHeads], weight[2][kTileHeads];   ///< at the end, by consumer: see LateSoftmax
   DSA_DEVICE ColumnTile& p0() { return k[0].k[kQKTiles - 1]; }
 };
 static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
@@ -50,39 +37,8 @@ static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
 /// Raise; a consumer's sums are there, and it reads K no more.
 constexpr unsigned kP0 = 1, kP1 = 2, kEnd0 = 3, kEnd1 = 4;
 constexpr unsigned kBoth = 256;
-constexpr float kSlack = 8;                           ///< how far a score may exceed the reference, in powers of two
-
-/// A warp has finished with a half tile.
-DSA_DEVICE void release(HalfState& half) {
-  __syncwarp();                                       // all lanes have read `valid`
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&half.empty);
-}
 
 // ---- Producer ---------------------------------------------------------------------------------------------------------
-/// The column tiles first .. first + kTiles - 1 of one K tile.
-template <int kTiles>
-DSA_DEVICE void fill_half(HalfState& half, unsigned parity, KeyTile& tile, int first, const MlaWork& w, const ProducerRows& rows,
-                          int t) {
-  ptx::mbarrier_wait_parity(&half.empty, parity);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int source = rows.row[i];
-    copy_row<kTiles>(tile.k + first, t / 8 + 16 * i, t % 8, w.kv + max(source, 0) * w.row_stride + first * kTileColumns,
-                     source >= 0);
-  }
-  ptx::cp_async_mbarrier_arrive_noinc(&half.full);
-}
-
-/// The mask of a tile, with the half that is filled first.
-DSA_DEVICE void publish_valid(HalfState& half, uint64_t& word, const ProducerRows& rows, int t) {
-  if (t >= kTileKeys) return;
-  const uint32_t valid = __ballot_sync(0xffffffffu, rows.slot >= 0);
-  if (t % 32 == 0) {
-    reinterpret_cast<uint32_t*>(&word)[t / 32] = valid;
-    ptx::mbarrier_arrive(&half.full);                 // releases the store; the arrival of copies would not
-  }
-}
-
 DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, int pairs) {
   ptx::setmaxnreg_dec<72>();
   trace_role("producer");
@@ -95,96 +51,18 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[P1] gather");
     fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
-    publish_valid(s.left[0], s.valid[0], even, t);
+    publish_valid(s.left[0].full, s.valid[0], even, t);
     fill_half<kRight>(s.right[0], at.parity, s.k[0], kLeft, w, even, t);
     even = look_up_rows(w, 2 * pair + 2, t);
     fill_half<kLeft>(s.left[1], at.parity, s.k[1], 0, w, odd, t);
-    publish_valid(s.left[1], s.valid[1], odd, t);
+    publish_valid(s.left[1].full, s.valid[1], odd, t);
     fill_half<kRight>(s.right[1], at.parity, s.k[1], kLeft, w, odd, t);
     odd = look_up_rows(w, 2 * pair + 3, t);
   }
 }
 
-/// Waits for a half tile, as operand of the tensor cores.
-DSA_DEVICE void wait_full(HalfState& half, unsigned parity) {
-  ptx::mbarrier_wait_parity(&half.full, parity);
-  ptx::fence_proxy_async_shared();                    // the rows came through the generic proxy
-}
-
-/// Rows of a fragment to and from shared memory: a float per row.
-DSA_DEVICE void put_rows(float (&to)[kTileHeads], int t, const float (&x)[2]) {
-  for (int h = 0; h < 2; ++h)
-    if (t % 4 == 0) to[accumulator_row(t, h)] = x[h];
-}
-DSA_DEVICE void get_rows(const float (&from)[kTileHeads], int t, float (&x)[2]) {
-  for (int h = 0; h < 2; ++h) x[h] = from[accumulator_row(t, h)];
-}
-
-DSA_DEVICE float both(float2 x) { return x.x + x.y; }
-
-/// Online softmax relative to a late reference: this thread's part of two rows.
-struct Softmax {
-  float c;                                            ///< sm_scale * log2(e)
-  float slack;                                        ///< kSlack in units of a raw score
-  float reference[2] = {-INFINITY, -INFINITY};
-  float m[2] = {-INFINITY, -INFINITY};                ///< largest score of this consumer's tiles
-  float l[2] = {};                                    ///< sum of p of this consumer's tiles, relative to the reference: for lse
-  float weight[2] = {};                               ///< the same of p as the products have it, rounded to bf16: for the output
-
-  DSA_DEVICE explicit Softmax(float sm_scale)
-      : c(sm_scale * kLog2E), slack(kSlack / c) {}
-
-  /// Whether a row of this warp exceeds the reference by more than the slack.
-  DSA_DEVICE bool exceeds(const float (&largest)[2]) const {
-    return __any_sync(0xffffffffu, largest[0] > reference[0] + slack || largest[1] > reference[1] + slack);
-  }
-  /// Raises the reference of the rows that exceed it to their maximum; the others keep theirs, with a factor of 1.
-  DSA_DEVICE void raise(const float (&largest)[2], float (&factor)[2]) {
-    for (int h = 0; h < 2; ++h) {
-      const float higher = largest[h] > reference[h] + slack ? largest[h] : reference[h];
-      factor[h] = rescale_factor(reference[h], higher, c);
-      scale_sums(h, factor[h]);
-      reference[h] = higher;
-    }
-  }
-  /// Follows a raise by the other consumer.
-  DSA_DEVICE void follow(const Raise& raise, int t, float (&factor)[2]) {
-    get_rows(raise.factor, t, factor);
-    get_rows(raise.reference, t, reference);
-    for (int h = 0; h < 2; ++h) scale_sums(h, factor[h]);
-  }
-  DSA_DEVICE void scale_sums(int h, float factor) { l[h] *= factor, weight[h] *= factor; }
-  DSA_DEVICE void exponentiate_rows(float (&scores)[32]) const {
-    for (int h = 0; h < 2; ++h) exponentiate(scores, h, reference[h], c);
-  }
-  /// Adds columns 16 `step` to 16 `step` + 15 of `p`, and the same as A operand. A largest p of 1 is exact in bf16, one of 2^x is
-  /// not: a row with one heavy key would be off by its rounding, if it were not divided by what is really multiplied.
-  DSA_DEVICE void add(const float (&p)[32], int step, const uint32_t (&rounded)[4]) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) l[i / 2 % 2] += p[8 * step + i];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) weight[r % 2] += both(unpack_bf16x2(rounded[r]));
-  }
-  DSA_DEVICE void tell(Raise& raise, int t, bool raised, const float (&factor)[2]) const {
-    if (t % 32 == 0) raise.any[t / 32] = raised;
-    if (!raised) return;
-    put_rows(raise.factor, t, factor);
-    put_rows(raise.reference, t, reference);
-  }
-};
-
-/// P as A-operand registers, and in shared memory for the other consumer.
-DSA_DEVICE void store_p(ColumnTile& tile, int t, const float (&scores)[32], uint32_t (&p)[4][4], Softmax& softmax) {
-  for (int step = 0; step < 4; ++step) {
-    pack_fragment(scores, step, p[step]);
-    softmax.add(scores, step, p[step]);
-    store_fragment(tile, t, step, p[step]);
-  }
-  ptx::fence_proxy_async_shared();
-}
-
 /// Sums of both consumers, and the end of the rows.
-DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, const Softmax& softmax, int consumer, int t,
+DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, const LateSoftmax& softmax, int consumer, int t,
                        float (&out)[128]) {
   float l[2], weight[2], other_l[2], other_weight[2], other_m[2], factor[2];
   for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]), weight[h] = row_sum(softmax.weight[h]);
@@ -198,11 +76,9 @@ DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWor
   get_rows(s.m[1 - consumer], t, other_m);
   for (int h = 0; h < 2; ++h) {
     const float sum = l[h] + other_l[h];
-    factor[h] = store_row_end(a, w, t, h, softmax.reference[h], sum, consumer == 0).factor;
+    const float largest = fmaxf(softmax.m[h], other_m[h]);
+    factor[h] = store_row_end(a, w, t, h, softmax.reference[h], sum, largest, consumer == 0).factor;
     if (sum > 0) factor[h] *= sum / (weight[h] + other_weight[h]);
-    const int row = accumulator_row(t, h);
-    if (consumer == 0 && t % 4 == 0 && row < w.heads)   // the reference is not the maximum
-      a.max_logits[w.head_row + row] = fmaxf(softmax.m[h], other_m[h]) * a.sm_scale;
   }
   rescale(out, factor);
   store_output(a, w, consumer * kHalf, s.k[0].k + consumer * kLeft, t, out);
@@ -213,7 +89,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
   ptx::setmaxnreg_inc<216>();
   trace_role("even tiles, left half");
   const int t = threadIdx.x % 128;
-  Softmax softmax(a.sm_scale);
+  LateSoftmax softmax(a.sm_scale);
   float out[128] = {}, scores[32], factor[2];
   uint32_t p[4][4];
 
@@ -282,7 +158,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
   ptx::setmaxnreg_inc<216>();
   trace_role("odd tiles, right half");
   const int t = threadIdx.x % 128;
-  Softmax softmax(a.sm_scale);
+  LateSoftmax softmax(a.sm_scale);
   float out[128] = {}, scores[32], factor[2];
   uint32_t p[4][4];
 
