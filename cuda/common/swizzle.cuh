@@ -61,7 +61,7 @@ static_assert(detail::permutes_atom(ptx::Swizzle::k32B));
 static_assert(detail::permutes_atom(ptx::Swizzle::k64B));
 static_assert(detail::permutes_atom(ptx::Swizzle::k128B));
 static_assert(swizzle_128B(3 * 128 + 5 * 16) == 3 * 128 + (5 ^ 3) * 16);
-static_assert(swizzle_64B(3 * 64 + 2 * 16) == 3 * 64 + (2 ^ 1) * 16);
-static_assert(swizzle_32B(5 * 32 + 0 * 16) == 5 * 32 + (0 ^ 1) * 16);
+static_assert(swizzle_64B(3 * 64 + 2 * 16) == 3 * 64 + (0b10 ^ 0b01) * 16);
+static_assert(swizzle_32B(5 * 32 + 0 * 16) == 5 * 32 + (0b00 ^ 0b01) * 16);
 
 }  // namespace dsa
