@@ -26,12 +26,7 @@ template <int kTiles>
 DSA_DEVICE void fill_half(HalfState& half, unsigned parity, KeyTile& tile, int first, const MlaWork& w, const ProducerRows& rows,
                           int t) {
   ptx::mbarrier_wait_parity(&half.empty, parity);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int source = rows.row[i];
-    copy_row<kTiles>(tile.k + first, t / 8 + 16 * i, t % 8, w.kv + max(source, 0) * w.row_stride + first * kTileColumns,
-                     source >= 0);
-  }
+  copy_rows<kTiles>(tile.k, first, w, rows, t);
   ptx::cp_async_mbarrier_arrive_noinc(&half.full);
 }
 

@@ -22,7 +22,7 @@ struct LateSoftmax {
   float c;                                            ///< sm_scale * log2(e)
   float slack;                                        ///< kSlack in units of a raw score
   float reference[2] = {-INFINITY, -INFINITY};
-  float m[2] = {-INFINITY, -INFINITY};                ///< largest score of this consumer's tiles
+  float m[2] = {-INFINITY, -INFINITY};                ///< largest score of this thread in this consumer's tiles
   float l[2] = {};                                    ///< sum of p of this consumer's tiles, relative to the reference: for lse
   float weight[2] = {};                               ///< the same of p as the products have it, rounded to bf16: for the output
 
@@ -30,6 +30,14 @@ struct LateSoftmax {
       : c(sm_scale * kLog2E), slack(kSlack / c) {}
 
   // [raise]
+  /// The largest of this thread's scores. What the other three of a row have matters only if a reference is raised: so there are
+  /// no shuffles here.
+  DSA_DEVICE void find_largest(const float (&scores)[32], float (&largest)[2]) {
+    for (int h = 0; h < 2; ++h) {
+      largest[h] = thread_max(scores, h);
+      m[h] = fmaxf(m[h], largest[h]);
+    }
+  }
   /// Whether a row of this warp exceeds the reference by more than the slack.
   DSA_DEVICE bool exceeds(const float (&largest)[2]) const {
     return __any_sync(0xffffffffu, largest[0] > reference[0] + slack || largest[1] > reference[1] + slack);
@@ -37,7 +45,7 @@ struct LateSoftmax {
   /// Raises the reference of the rows that exceed it to their maximum; the others keep theirs, with a factor of 1.
   DSA_DEVICE void raise(const float (&largest)[2], float (&factor)[2]) {
     for (int h = 0; h < 2; ++h) {
-      const float higher = largest[h] > reference[h] + slack ? largest[h] : reference[h];
+      const float row = row_max(largest[h]), higher = row > reference[h] + slack ? row : reference[h];
       factor[h] = rescale_factor(reference[h], higher, c);
       scale_sums(h, factor[h]);
       reference[h] = higher;
@@ -58,9 +66,11 @@ struct LateSoftmax {
   /// not: a row with one heavy key would be off by its rounding, if it were not divided by what is really multiplied.
   DSA_DEVICE void add(const float (&p)[32], int step, const uint32_t (&rounded)[4]) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) l[i / 2 % 2] += p[8 * step + i];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) weight[r % 2] += both(unpack_bf16x2(rounded[r]));
+    for (int h = 0; h < 2; ++h) {
+      const float* x = p + 8 * step + 2 * h;
+      l[h] += (x[0] + x[1]) + (x[4] + x[5]);
+      weight[h] += both(unpack_bf16x2(rounded[h])) + both(unpack_bf16x2(rounded[h + 2]));
+    }
   }
   // [tell]
   DSA_DEVICE void tell(Raise& raise, int t, bool raised, const float (&factor)[2]) const {

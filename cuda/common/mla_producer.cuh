@@ -21,7 +21,8 @@ struct KeyTileState {
 constexpr int kProducerThreads = 128;
 constexpr unsigned kFullArrivals = kProducerThreads + 2;
 
-/// The rows that a producer thread needs for one tile, -1 for none.
+/// The indices that a producer thread needs for one tile. They are judged when they are used: to compare one is to wait for
+/// it, and it comes from far away.
 struct ProducerRows {
   int row[4];                          ///< to copy: 8 threads have the same
   int slot;                            ///< of slot t, for the mask; threads 0 to 63
@@ -30,16 +31,27 @@ struct ProducerRows {
 DSA_DEVICE ProducerRows look_up_rows(const MlaWork& w, int tile, int t) {
   ProducerRows rows;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) rows.row[i] = selected_row(w, tile * kTileKeys + t / 8 + 16 * i);
-  rows.slot = t < kTileKeys ? selected_row(w, tile * kTileKeys + t) : -1;
+  for (int i = 0; i < 4; ++i) rows.row[i] = selected_index(w, tile * kTileKeys + t / 8 + 16 * i);
+  rows.slot = t < kTileKeys ? selected_index(w, tile * kTileKeys + t) : -1;
   return rows;
+}
+
+/// Columns 64 `first` .. 64 (first + kTiles) - 1 of the 64 rows.
+template <int kTiles>
+DSA_DEVICE void copy_rows(ColumnTile* tiles, int first, const MlaWork& w, const ProducerRows& rows, int t) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool visible = is_visible(w, rows.row[i]);
+    copy_row<kTiles>(tiles + first, t / 8 + 16 * i, t % 8, w.kv + (visible ? rows.row[i] : 0) * w.row_stride + first * kTileColumns,
+                     visible);
+  }
 }
 
 // [fill]
 /// The mask of a tile, a warp for each half, as part of what `full` announces.
-DSA_DEVICE void publish_valid(ptx::mbarrier& full, uint64_t& word, const ProducerRows& rows, int t) {
+DSA_DEVICE void publish_valid(ptx::mbarrier& full, uint64_t& word, const MlaWork& w, const ProducerRows& rows, int t) {
   if (t >= kTileKeys) return;
-  const uint32_t valid = __ballot_sync(0xffffffffu, rows.slot >= 0);
+  const uint32_t valid = __ballot_sync(0xffffffffu, is_visible(w, rows.slot));
   if (t % 32 == 0) {
     reinterpret_cast<uint32_t*>(&word)[t / 32] = valid;
     ptx::mbarrier_arrive(&full);                      // releases the store; the arrival of copies would not
@@ -48,13 +60,9 @@ DSA_DEVICE void publish_valid(ptx::mbarrier& full, uint64_t& word, const Produce
 
 /// Starts the copies of one tile and the arrivals that announce it.
 DSA_DEVICE void fill_tile(KeyTile& tile, KeyTileState& state, const MlaWork& w, const ProducerRows& rows, int t) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = t / 8 + 16 * i, source = rows.row[i];
-    copy_row<kQKTiles>(tile.k, row, t % 8, w.kv + max(source, 0) * w.row_stride, source >= 0);
-  }
+  copy_rows<kQKTiles>(tile.k, 0, w, rows, t);
   ptx::cp_async_mbarrier_arrive_noinc(&state.full);   // when this thread's copies have landed
-  publish_valid(state.full, state.valid, rows, t);
+  publish_valid(state.full, state.valid, w, rows, t);
 }
 // [fill]
 

@@ -14,18 +14,18 @@ namespace dsa {
 template <int kTiles = kQKTiles, int kCount>
 DSA_DEVICE void issue_scores(float (&scores)[kCount], const ColumnTile* q, const ColumnTile* k, int first_key = 0,
                              bool accumulate = false) {
+  const uint64_t a = ptx::matrix_descriptor(q, ptx::Swizzle::k128B, 16, 1024);
+  const uint64_t b = ptx::matrix_descriptor(k->element + first_key * kTileColumns, ptx::Swizzle::k128B, 16, 1024);
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const uint64_t a = ptx::matrix_descriptor(&q[tile], ptx::Swizzle::k128B, 16, 1024);
-    const uint64_t b = ptx::matrix_descriptor(k[tile].element + first_key * kTileColumns, ptx::Swizzle::k128B, 16, 1024);
+  for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const uint64_t a16 = ptx::descriptor_advance(a, 32 * step), b16 = ptx::descriptor_advance(b, 32 * step);
+      const unsigned further = tile * kColumnTileBytes + 32 * step;
+      const uint64_t a16 = ptx::descriptor_advance(a, further), b16 = ptx::descriptor_advance(b, further);
       const bool sum = accumulate || tile + step > 0;
       if constexpr (kCount == 16) ptx::wgmma_m64n32k16_bf16_ss<false, false>(scores, a16, b16, sum);
       else ptx::wgmma_m64n64k16_bf16_ss<false, false>(scores, a16, b16, sum);
     }
-  }
 }
 // [scores]
 

@@ -75,10 +75,14 @@ template <class A> DSA_DEVICE MlaWork mla_work(const A& a, int64_t n) {
   return w;
 }
 
-/// The KV row of slot `slot`, or -1: beyond the list, negative, or not visible. Judged before an address is formed.
+/// What stands in slot `slot`, unjudged; -1 beyond the list.
+DSA_DEVICE int selected_index(const MlaWork& w, int slot) { return slot < w.slots ? w.indices[slot] : -1; }
+/// Whether there is such a KV row and the query sees it. Asked before an address is formed.
+DSA_DEVICE bool is_visible(const MlaWork& w, int row) { return row >= 0 && row < w.limit; }
+/// The KV row of slot `slot`, or -1: beyond the list, negative, or not visible.
 DSA_DEVICE int selected_row(const MlaWork& w, int slot) {
-  const int row = slot < w.slots ? w.indices[slot] : -1;
-  return row >= 0 && row < w.limit ? row : -1;
+  const int row = selected_index(w, slot);
+  return is_visible(w, row) ? row : -1;
 }
 
 // ---- Copies into tiles -----------------------------------------------------------------------------------------------

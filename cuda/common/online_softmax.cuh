@@ -24,13 +24,20 @@ template <int kCount> DSA_DEVICE void mask_scores(float (&scores)[kCount], uint6
     }
 }
 
-/// Largest score of row h of the tile; all four threads of a row get it.
-template <int kCount> DSA_DEVICE float tile_max(const float (&scores)[kCount], int h) {
-  float m = -INFINITY;
+/// Largest of this thread's scores in row h of the tile. Pairwise, not one after the other: a warp that has its scheduler for
+/// itself waits for every result that the next instruction needs.
+template <int kCount> DSA_DEVICE float thread_max(const float (&scores)[kCount], int h) {
+  float m[kCount / 4];
 #pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) m = fmaxf(m, fmaxf(scores[4 * j + 2 * h], scores[4 * j + 2 * h + 1]));
-  return row_max(m);
+  for (int j = 0; j < kCount / 4; ++j) m[j] = fmaxf(scores[4 * j + 2 * h], scores[4 * j + 2 * h + 1]);
+#pragma unroll
+  for (int n = kCount / 8; n > 0; n /= 2)
+#pragma unroll
+    for (int j = 0; j < n; ++j) m[j] = fmaxf(m[j], m[j + n]);
+  return m[0];
 }
+/// Largest score of row h of the tile; all four threads of a row get it.
+template <int kCount> DSA_DEVICE float tile_max(const float (&scores)[kCount], int h) { return row_max(thread_max(scores, h)); }
 
 /// Scores of row h become probabilities relative to the maximum m; returns their sum over this thread's columns.
 /// While every key so far is invalid, m is -inf; then so is every score, and 0 in place of m makes p = exp2(-inf) = 0.

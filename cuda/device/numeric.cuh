@@ -54,8 +54,9 @@ DSA_DEVICE uint32_t pack_bf16x2(float lo, float hi) {
 #if defined(DSA_EMULATOR)
   return uint32_t(to_bf16(lo).bits) | uint32_t(to_bf16(hi).bits) << 16;
 #else
-  const __nv_bfloat162_raw pair = __floats2bfloat162_rn(lo, hi);
-  return uint32_t(pair.x) | uint32_t(pair.y) << 16;
+  uint32_t pair;                                      // not the intrinsic: its two halves would be taken apart and put together again
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(hi), "f"(lo));
+  return pair;
 #endif
 }
 

@@ -54,7 +54,7 @@ constexpr unsigned kBoth = 256;
 // ---- Producer ---------------------------------------------------------------------------------------------------------
 // [producer]
 DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, int pairs) {
-  ptx::setmaxnreg_dec<72>();
+  ptx::setmaxnreg_dec<88>();
   trace_role("producer");
   const int t = threadIdx.x % 128;
   trace_step("[P0] Q");
@@ -65,9 +65,9 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[P1] gather");
     fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
-    publish_valid(s.left[0].full, s.valid[0], even, t);
+    publish_valid(s.left[0].full, s.valid[0], w, even, t);
     fill_half<kRight>(s.right[1], at.parity, s.k[1], kLeft, w, odd, t);
-    publish_valid(s.right[1].full, s.valid[1], odd, t);
+    publish_valid(s.right[1].full, s.valid[1], w, odd, t);
     fill_half<kRight>(s.right[0], at.parity, s.k[0], kLeft, w, even, t);
     even = look_up_rows(w, 2 * pair + 2, t);
     fill_half<kLeft>(s.left[1], at.parity, s.k[1], 0, w, odd, t);
@@ -79,7 +79,7 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
 // ---- Consumer 0: even tiles, left half of the output -----------------------------------------------------------------
 // [left]
 DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, int pairs) {
-  ptx::setmaxnreg_inc<216>();
+  ptx::setmaxnreg_inc<208>();
   trace_role("even tiles, left half");
   const int t = threadIdx.x % 128;
   const float c = a.sm_scale * kLog2E;
@@ -186,7 +186,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
 // ---- Consumer 1: odd tiles, right half of the output -------------------------------------------------------------------
 // [right]
 DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, int pairs) {
-  ptx::setmaxnreg_inc<216>();
+  ptx::setmaxnreg_inc<208>();
   trace_role("odd tiles, right half");
   const int t = threadIdx.x % 128;
   const float c = a.sm_scale * kLog2E;

@@ -68,11 +68,11 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[P1] gather");
     fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
-    publish_valid(s.left[0].full, s.valid[0], even, t);
+    publish_valid(s.left[0].full, s.valid[0], w, even, t);
     fill_half<kRight>(s.right[0], at.parity, s.k[0], kLeft, w, even, t);
     even = look_up_rows(w, 2 * pair + 2, t);
     fill_half<kLeft>(s.left[1], at.parity, s.k[1], 0, w, odd, t);
-    publish_valid(s.left[1].full, s.valid[1], odd, t);
+    publish_valid(s.left[1].full, s.valid[1], w, odd, t);
     fill_half<kRight>(s.right[1], at.parity, s.k[1], kLeft, w, odd, t);
     odd = look_up_rows(w, 2 * pair + 3, t);
   }
@@ -82,11 +82,11 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
 /// Sums of both consumers, and the end of the rows.
 DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, const LateSoftmax& softmax, int consumer, int t,
                        float (&out)[128]) {
-  float l[2], weight[2], other_l[2], other_weight[2], other_m[2], factor[2];
-  for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]), weight[h] = row_sum(softmax.weight[h]);
+  float l[2], weight[2], m[2], other_l[2], other_weight[2], other_m[2], factor[2];
+  for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]), weight[h] = row_sum(softmax.weight[h]), m[h] = row_max(softmax.m[h]);
   put_rows(s.l[consumer], t, l);
   put_rows(s.weight[consumer], t, weight);
-  put_rows(s.m[consumer], t, softmax.m);
+  put_rows(s.m[consumer], t, m);
   ptx::barrier_arrive(consumer == 0 ? kEnd0 : kEnd1, kBoth);
   ptx::barrier_sync(consumer == 0 ? kEnd1 : kEnd0, kBoth);
   get_rows(s.l[1 - consumer], t, other_l);
@@ -94,7 +94,7 @@ DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWor
   get_rows(s.m[1 - consumer], t, other_m);
   for (int h = 0; h < 2; ++h) {
     const float sum = l[h] + other_l[h];
-    const float largest = fmaxf(softmax.m[h], other_m[h]);
+    const float largest = fmaxf(m[h], other_m[h]);
     factor[h] = store_row_end(a, w, t, h, softmax.reference[h], sum, largest, consumer == 0).factor;
     if (sum > 0) factor[h] *= sum / (weight[h] + other_weight[h]);
   }
@@ -130,10 +130,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
     trace_step("[A1] softmax", 600);
     if (const uint64_t valid = s.valid[0]; ~valid) mask_scores(scores, valid, t);
     float largest[2];
-    for (int h = 0; h < 2; ++h) {
-      largest[h] = tile_max(scores, h);
-      softmax.m[h] = fmaxf(softmax.m[h], largest[h]);
-    }
+    softmax.find_largest(scores, largest);
     // [even_raise]
     const bool raised = softmax.exceeds(largest);
     if (raised) {
@@ -203,10 +200,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
     trace_step("[B1] softmax", 600);
     if (const uint64_t valid = s.valid[1]; ~valid) mask_scores(scores, valid, t);
     float largest[2];
-    for (int h = 0; h < 2; ++h) {
-      largest[h] = tile_max(scores, h);
-      softmax.m[h] = fmaxf(softmax.m[h], largest[h]);
-    }
+    softmax.find_largest(scores, largest);
     const bool raised = softmax.exceeds(largest);     // then the even tile's raise must come first
     if (!raised) softmax.exponentiate_rows(scores);
 

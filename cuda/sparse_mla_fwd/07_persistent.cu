@@ -80,11 +80,11 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, int work_co
     for (int pair = 0; pair < pairs; ++pair, at.advance()) {
       trace_step("[P1] gather");
       fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
-      publish_valid(s.left[0].full, s.valid[0], even, t);
+      publish_valid(s.left[0].full, s.valid[0], w, even, t);
       fill_half<kRight>(s.right[0], at.parity, s.k[0], kLeft, w, even, t);
       even = look_up_rows(w, 2 * pair + 2, t);
       fill_half<kLeft>(s.left[1], at.parity, s.k[1], 0, w, odd, t);
-      publish_valid(s.left[1].full, s.valid[1], odd, t);
+      publish_valid(s.left[1].full, s.valid[1], w, odd, t);
       fill_half<kRight>(s.right[1], at.parity, s.k[1], kLeft, w, odd, t);
       odd = look_up_rows(w, 2 * pair + 3, t);
     }
@@ -96,13 +96,13 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, int work_co
 /// leave no registers to keep it.
 DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, int n, int pairs, const LateSoftmax& softmax, int consumer, int t,
                        float (&out)[128]) {
-  float l[2], weight[2], other_l[2] = {}, other_weight[2] = {}, other_m[2] = {-INFINITY, -INFINITY}, factor[2];
-  for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]), weight[h] = row_sum(softmax.weight[h]);
+  float l[2], weight[2], m[2], other_l[2] = {}, other_weight[2] = {}, other_m[2] = {-INFINITY, -INFINITY}, factor[2];
+  for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]), weight[h] = row_sum(softmax.weight[h]), m[h] = row_max(softmax.m[h]);
   // [sums]
   if (pairs > 0) {                                    // else the barriers of the queries before and after would mix
     put_rows(s.l[consumer], t, l);
     put_rows(s.weight[consumer], t, weight);
-    put_rows(s.m[consumer], t, softmax.m);
+    put_rows(s.m[consumer], t, m);
     ptx::barrier_arrive(consumer == 0 ? kEnd0 : kEnd1, kBoth);
     ptx::barrier_sync(consumer == 0 ? kEnd1 : kEnd0, kBoth);
     get_rows(s.l[1 - consumer], t, other_l);
@@ -115,7 +115,7 @@ DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, int n, int p
   const MlaWork w = mla_work(a, n);
   for (int h = 0; h < 2; ++h) {
     const float sum = l[h] + other_l[h];
-    const float largest = fmaxf(softmax.m[h], other_m[h]);
+    const float largest = fmaxf(m[h], other_m[h]);
     factor[h] = store_row_end(a, w, t, h, softmax.reference[h], sum, largest, consumer == 0).factor;
     if (sum > 0) factor[h] *= sum / (weight[h] + other_weight[h]);
   }
@@ -146,10 +146,7 @@ DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, 
     trace_step("[A1] softmax", 600);
     if (const uint64_t valid = s.valid[0]; ~valid) mask_scores(scores, valid, t);
     float largest[2];
-    for (int h = 0; h < 2; ++h) {
-      largest[h] = tile_max(scores, h);
-      softmax.m[h] = fmaxf(softmax.m[h], largest[h]);
-    }
+    softmax.find_largest(scores, largest);
     const bool raised = softmax.exceeds(largest);
     if (raised) {
       softmax.raise(largest, factor);
@@ -227,10 +224,7 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, i
     trace_step("[B1] softmax", 600);
     if (const uint64_t valid = s.valid[1]; ~valid) mask_scores(scores, valid, t);
     float largest[2];
-    for (int h = 0; h < 2; ++h) {
-      largest[h] = tile_max(scores, h);
-      softmax.m[h] = fmaxf(softmax.m[h], largest[h]);
-    }
+    softmax.find_largest(scores, largest);
     const bool raised = softmax.exceeds(largest);     // then the even tile's raise must come first
     if (!raised) softmax.exponentiate_rows(scores);
 

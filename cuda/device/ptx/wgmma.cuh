@@ -60,7 +60,13 @@ DSA_DEVICE uint64_t matrix_descriptor(const void* smem, Swizzle swizzle, unsigne
   const uint64_t leading = leading_bytes >> 4 & 0x3fff;
   const uint64_t stride = stride_bytes >> 4 & 0x3fff;
   const uint64_t mode = swizzle == Swizzle::kNone ? 0 : 4 - uint64_t(swizzle);   // 1: 128B, 2: 64B, 3: 32B
-  return start | leading << 16 | stride << 32 | mode << 62;                      // base offset, bits 49-51: 0
+  uint64_t descriptor = start | leading << 16 | stride << 32 | mode << 62;       // base offset, bits 49-51: 0
+#if !defined(DSA_EMULATOR)
+  // Opaque, and anew wherever it stands: else the compiler keeps every advance of every descriptor in registers across the
+  // loop, 36 of them for the scores of a tile, and spills.
+  asm volatile("" : "+l"(descriptor));
+#endif
+  return descriptor;
 }
 
 /// The same operand `bytes` further on: a multiple of 16, and no carry out of the 14 bits of the address.
