@@ -54,18 +54,18 @@ template <class A> __host__ __device__ constexpr int64_t mla_work_count(const A&
   return int64_t(a.b) * a.s_q * a.g * head_tiles(a);
 }
 
-/// Item `n`. The head tiles of a query are neighbours, so that CTAs that run together read the same rows out of L2.
-template <class A> DSA_DEVICE MlaWork mla_work(const A& a, int64_t n) {
+/// Item `n` < 2^31. The head tiles of a query are neighbours, so that CTAs that run together read the same rows out of L2.
+template <class A> DSA_DEVICE MlaWork mla_work(const A& a, unsigned n) {
   MlaWork w;
-  const int tile = int(n % head_tiles(a));
-  n /= head_tiles(a);
-  w.group = int(n % a.g);
-  n /= a.g;
-  w.query = int(n % a.s_q);
-  w.batch = int(n / a.s_q);
+  const unsigned tiles = head_tiles(a), tile = n % tiles, groups = a.g, queries = a.s_q;
+  n /= tiles;
+  w.group = int(n % groups);
+  n /= groups;
+  w.query = int(n % queries);
+  w.batch = int(n / queries);
   const int group_heads = a.h_q / a.g;
-  w.first_head = w.group * group_heads + tile * kTileHeads;
-  w.heads = min(kTileHeads, group_heads - tile * kTileHeads);
+  w.first_head = w.group * group_heads + int(tile) * kTileHeads;
+  w.heads = min(kTileHeads, group_heads - int(tile) * kTileHeads);
   w.slots = slot_count(a, w.batch, w.query);
   w.limit = int(row_limit(a, w.query));
   w.head_row = (int64_t(w.batch) * a.s_q + w.query) * a.h_q + w.first_head;

@@ -99,7 +99,7 @@ DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWor
     if (sum > 0) factor[h] *= sum / (weight[h] + other_weight[h]);
   }
   rescale(out, factor);
-  store_output(a, w, consumer * kHalf, s.k[0].k + consumer * kLeft, t, out);
+  store_output(a, w, consumer * kHalf, s.k[0].k[consumer * kLeft], t, out);
 }
 
 // ---- Consumer 0: even tiles, left half of the output -----------------------------------------------------------------

@@ -17,7 +17,7 @@
 ///          after the last of a query       give Q          after the last of a query          give Q
 ///     [A5] sums, output                               [B5] sums, output
 ///
-///     warpgroup 2: [P0] Q of the next query, as soon as both have given it; [P1] K0L, K0R, K1L, K1R
+///     warpgroup 2: [P0] halves of Q, as soon as both have given them, between [P1] K0L, K0R, K1L, K1R
 ///
 /// Shared memory  Q 72 KiB + K 2 x 72 KiB + p1 8 KiB + 2 KiB = 226 KiB of 227 KiB; p0 lies in K0's last column tile, which
 ///                only [A4] reads.
@@ -33,55 +33,74 @@ namespace dsa::sparse_mla_fwd_07 {
 constexpr int kThreads = 384;
 constexpr int kHalf = kDimV / 2;                      ///< output columns of a consumer
 
+/// What the consumers must know of an item of work.
+struct Item {
+  int pairs;                                          ///< of tiles; 1 if no slot is valid
+  int heads, first_head;
+  int64_t head_row;
+};
+
 struct SharedStorage {
   ColumnTile q[kQKTiles];
   KeyTile k[2];
   ColumnTile p1;
+  HalfState q_left, q_right;                          ///< empty: 8 arrivals, a warp each after its last product with Q
   HalfState left[2], right[2];                        ///< of k[0] and k[1]
   uint64_t valid[2];                                  ///< comes with the left half, which is filled first
-  ptx::mbarrier q_full;                               ///< 128 arrivals: cp.async of every producer thread
-  ptx::mbarrier q_empty;                              ///< 8 arrivals: a warp each, after its last product with Q
+  Item item[2];                                       ///< by turns, comes with the left half of Q
   Raise raise[2];                                     ///< by the even and by the odd tile
-  float m[2][kTileHeads], l[2][kTileHeads], weight[2][kTileHeads];   ///< at the end, by consumer: see LateSoftmax
+  float m[kTileHeads], l[kTileHeads];                 ///< of the even tiles, at the end: see LateSoftmax
+  float weight[2][kTileHeads];                        ///< at the end, by consumer
   DSA_DEVICE ColumnTile& p0() { return k[0].k[kQKTiles - 1]; }
 };
 static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
 
 /// Named barriers between the consumers, 128 threads arrive and 128 wait: P of the even or the odd tile is there, with its
-/// Raise; a consumer's sums are there, and it reads K no more.
-constexpr unsigned kP0 = 1, kP1 = 2, kEnd0 = 3, kEnd1 = 4;
+/// Raise and, for the last odd tile, the sums of consumer 1; the sums of consumer 0 are there.
+constexpr unsigned kP0 = 1, kP1 = 2, kSums0 = 3;
 constexpr unsigned kBoth = 256;
 
-DSA_DEVICE int pair_count(const MlaWork& w) { return (w.slots + 2 * kTileKeys - 1) / (2 * kTileKeys); }
-
-/// A warp has multiplied with Q for the last time.
-DSA_DEVICE void release_q(SharedStorage& s) {
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.q_empty);
+// ---- Producer ---------------------------------------------------------------------------------------------------------
+/// A half of Q; rows past the last head are zero.
+template <int kTiles>
+DSA_DEVICE void fill_q(HalfState& half, unsigned parity, ColumnTile* tiles, int first, const bf16* q, const MlaWork& w, int t) {
+  ptx::mbarrier_wait_parity(&half.empty, parity);
+#pragma unroll 1
+  for (int row = t / 8; row < kTileHeads; row += kProducerThreads / 8) {
+    const bool valid = row < w.heads;
+    copy_row<kTiles>(tiles + first, row, t % 8, q + (w.head_row + (valid ? row : 0)) * kDimQK + first * kTileColumns, valid);
+  }
+  ptx::cp_async_mbarrier_arrive_noinc(&half.full);
 }
 
-// ---- Producer ---------------------------------------------------------------------------------------------------------
 // [producer]
 DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, int work_count) {
   ptx::setmaxnreg_dec<88>();
   trace_role("producer");
   const int t = threadIdx.x % 128;
+  const auto* q = static_cast<const bf16*>(a.q);
   auto at = RingPosition<1>::producer();              // one buffer of each kind; only the parity matters
   auto q_at = RingPosition<1>::producer();
   // [next_query]
   for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
     const MlaWork w = mla_work(a, n);
-    const int pairs = pair_count(w);
+    const int pairs = max(1, (w.slots + 2 * kTileKeys - 1) / (2 * kTileKeys));
     ProducerRows even = look_up_rows(w, 0, t), odd = look_up_rows(w, 1, t);
-    trace_step("[P0] Q");
-    ptx::mbarrier_wait_parity(&s.q_empty, q_at.parity);
-    copy_q<kProducerThreads>(s.q, static_cast<const bf16*>(a.q), w, t);
-    ptx::cp_async_mbarrier_arrive_noinc(&s.q_full);
-  // [next_query]
     for (int pair = 0; pair < pairs; ++pair, at.advance()) {
+      if (pair == 0) {
+        trace_step("[P0] Q");
+        fill_q<kLeft>(s.q_left, q_at.parity, s.q, 0, q, w, t);
+        if (t == 0) {
+          s.item[q_at.parity] = {pairs, w.heads, w.first_head, w.head_row};
+          ptx::mbarrier_arrive(&s.q_left.full);
+        }
+      }
       trace_step("[P1] gather");
       fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
       publish_valid(s.left[0].full, s.valid[0], w, even, t);
+      if (pair == 0) fill_q<kRight>(s.q_right, q_at.parity, s.q, kLeft, q, w, t);
       fill_half<kRight>(s.right[0], at.parity, s.k[0], kLeft, w, even, t);
+  // [next_query]
       even = look_up_rows(w, 2 * pair + 2, t);
       fill_half<kLeft>(s.left[1], at.parity, s.k[1], 0, w, odd, t);
       publish_valid(s.left[1].full, s.valid[1], w, odd, t);
@@ -92,41 +111,55 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, int work_co
 }
 // [producer]
 
-/// Sums of both consumers, and the end of the rows. Where a query lies in memory is worked out again: 128 accumulators
-/// leave no registers to keep it.
-DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, int n, int pairs, const LateSoftmax& softmax, int consumer, int t,
-                       float (&out)[128]) {
-  float l[2], weight[2], m[2], other_l[2] = {}, other_weight[2] = {}, other_m[2] = {-INFINITY, -INFINITY}, factor[2];
+// ---- The end of a query -----------------------------------------------------------------------------------------------
+// [sums]
+/// Consumer 0 has seen the last raise: its sums are final before the last product is.
+DSA_DEVICE void tell_sums_0(SharedStorage& s, int t, const LateSoftmax& softmax) {
+  float l[2], weight[2], m[2];
   for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]), weight[h] = row_sum(softmax.weight[h]), m[h] = row_max(softmax.m[h]);
-  // [sums]
-  if (pairs > 0) {                                    // else the barriers of the queries before and after would mix
-    put_rows(s.l[consumer], t, l);
-    put_rows(s.weight[consumer], t, weight);
-    put_rows(s.m[consumer], t, m);
-    ptx::barrier_arrive(consumer == 0 ? kEnd0 : kEnd1, kBoth);
-    ptx::barrier_sync(consumer == 0 ? kEnd1 : kEnd0, kBoth);
-    get_rows(s.l[1 - consumer], t, other_l);
-    get_rows(s.weight[1 - consumer], t, other_weight);
-    get_rows(s.m[1 - consumer], t, other_m);
-  } else {
-    release_q(s);
+  put_rows(s.l, t, l);
+  put_rows(s.weight[0], t, weight);
+  put_rows(s.m, t, m);
+  ptx::barrier_arrive(kSums0, kBoth);
+}
+/// Consumer 1 has added its last tile; kP1 tells it.
+DSA_DEVICE void tell_sums_1(SharedStorage& s, int t, const LateSoftmax& softmax) {
+  const float weight[2] = {row_sum(softmax.weight[0]), row_sum(softmax.weight[1])};
+  put_rows(s.weight[1], t, weight);
+}
+// [sums]
+
+/// lse and max_logits, by consumer 1, which gets all sums.
+DSA_DEVICE void store_row_ends(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, int t, const LateSoftmax& softmax) {
+  float l[2], m[2];
+  get_rows(s.l, t, l);
+  get_rows(s.m, t, m);
+  for (int h = 0; h < 2; ++h)
+    store_row_end(a, w, t, h, softmax.reference[h], l[h] + row_sum(softmax.l[h]), fmaxf(m[h], row_max(softmax.m[h])), true);
+}
+
+DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const Item& item, const LateSoftmax& softmax, int consumer, int t,
+                       float (&out)[128]) {
+  MlaWork w;
+  w.heads = item.heads, w.first_head = item.first_head, w.head_row = item.head_row;
+  float other[2], factor[2];
+  if (consumer == 1) {
+    ptx::barrier_sync(kSums0, kBoth);
+    store_row_ends(s, a, w, t, softmax);
   }
-  // [sums]
-  const MlaWork w = mla_work(a, n);
-  for (int h = 0; h < 2; ++h) {
-    const float sum = l[h] + other_l[h];
-    const float largest = fmaxf(m[h], other_m[h]);
-    factor[h] = store_row_end(a, w, t, h, softmax.reference[h], sum, largest, consumer == 0).factor;
-    if (sum > 0) factor[h] *= sum / (weight[h] + other_weight[h]);
-  }
+  get_rows(s.weight[1 - consumer], t, other);
+  for (int h = 0; h < 2; ++h)
+    factor[h] = row_factor(a, w, t, h, softmax.reference[h], row_sum(softmax.weight[h]) + other[h]);
   rescale(out, factor);
-  store_output_from_registers(a, w, consumer * kHalf, t, out);
+  // Each has a column tile that nobody reads now: p1 is multiplied, and consumer 1 has not yet given back the right half of K1.
+  store_output(a, w, consumer * kHalf, consumer == 0 ? s.p1 : s.k[1].k[kLeft], t, out);
+  if (consumer == 1) release(s.right[1]);
 }
 
 // ---- Consumer 0: even tiles, left half of the output -----------------------------------------------------------------
 /// The tiles of one query; `out` and `softmax` are fresh.
 // [left]
-DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, int t, LateSoftmax& softmax, float (&out)[128]) {
+DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, unsigned q_parity, int t, LateSoftmax& softmax, float (&out)[128]) {
   float scores[32], factor[2];
   uint32_t p[4][4];
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
@@ -136,12 +169,15 @@ DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, 
     issue_scores<kLeft>(scores, s.q, s.k[0].k);
     ptx::wgmma_commit_group();
     wait_full(s.right[0], at.parity);
+    if (pair == 0) wait_full(s.q_right, q_parity);
     ptx::wgmma_fence();
     issue_scores<kRight>(scores, s.q + kLeft, s.k[0].k + kLeft, 0, true);
     ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<1>();
+    if (pair + 1 == pairs) release(s.q_left);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(scores);
-    if (pair + 1 == pairs) release_q(s);
+    if (pair + 1 == pairs) release(s.q_right);
 
     trace_step("[A1] softmax", 600);
     if (const uint64_t valid = s.valid[0]; ~valid) mask_scores(scores, valid, t);
@@ -173,6 +209,7 @@ DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, 
       softmax.follow(s.raise[1], t, factor);
       rescale(out, factor);
     }
+    if (pair + 1 == pairs) tell_sums_0(s, t, softmax);
     ptx::wgmma_keep(out);
     ptx::wgmma_fence();
     issue_output(out, s.p1, s.k[1].k, true);
@@ -193,18 +230,19 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, int wo
   for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
     LateSoftmax softmax(a.sm_scale);
     float out[128] = {};
-    const int pairs = pair_count(mla_work(a, n));
-    ptx::mbarrier_wait_parity(&s.q_full, q_at.parity);
-    multiply_even(s, pairs, at, t, softmax, out);
+    trace_step("[A4] scores");
+    wait_full(s.q_left, q_at.parity);
+    const Item& item = s.item[1 - q_at.parity];
+    multiply_even(s, item.pairs, at, q_at.parity, t, softmax, out);
     trace_step("[A5] output");
-    finish(s, a, n, pairs, softmax, 0, t, out);
+    finish(s, a, item, softmax, 0, t, out);
   }
   // [queries]
 }
 
 // ---- Consumer 1: odd tiles, right half of the output -------------------------------------------------------------------
 // [right]
-DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, int t, LateSoftmax& softmax, float (&out)[128]) {
+DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, unsigned q_parity, int t, LateSoftmax& softmax, float (&out)[128]) {
   float scores[32], factor[2];
   uint32_t p[4][4];
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
@@ -214,12 +252,15 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, i
     issue_scores<kLeft>(scores, s.q, s.k[1].k);
     ptx::wgmma_commit_group();
     wait_full(s.right[1], at.parity);
+    if (pair == 0) wait_full(s.q_right, q_parity);
     ptx::wgmma_fence();
     issue_scores<kRight>(scores, s.q + kLeft, s.k[1].k + kLeft, 0, true);
     ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<1>();
+    if (pair + 1 == pairs) release(s.q_left);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(scores);
-    if (pair + 1 == pairs) release_q(s);
+    if (pair + 1 == pairs) release(s.q_right);
 
     trace_step("[B1] softmax", 600);
     if (const uint64_t valid = s.valid[1]; ~valid) mask_scores(scores, valid, t);
@@ -247,6 +288,7 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, i
     }
     store_p(s.p1, t, scores, p, softmax);
     softmax.tell(s.raise[1], t, raised, raise_factor);
+    if (pair + 1 == pairs) tell_sums_1(s, t, softmax);
     ptx::barrier_arrive(kP1, kBoth);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
@@ -260,7 +302,7 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, i
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
-    release(s.right[1]);
+    if (pair + 1 < pairs) release(s.right[1]);        // else after the output
   }
 }
 // [right]
@@ -273,19 +315,22 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, int wor
   for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
     LateSoftmax softmax(a.sm_scale);
     float out[128] = {};
-    const int pairs = pair_count(mla_work(a, n));
-    ptx::mbarrier_wait_parity(&s.q_full, q_at.parity);
-    multiply_odd(s, pairs, at, t, softmax, out);
+    trace_step("[B4] scores");
+    wait_full(s.q_left, q_at.parity);
+    const Item& item = s.item[1 - q_at.parity];
+    multiply_odd(s, item.pairs, at, q_at.parity, t, softmax, out);
     trace_step("[B5] output");
-    finish(s, a, n, pairs, softmax, 1, t, out);
+    finish(s, a, item, softmax, 1, t, out);
   }
 }
 
 static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdArgs a, const int work_count) {
   SharedStorage& s = shared_memory<SharedStorage>();
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&s.q_full, kProducerThreads);
-    ptx::mbarrier_init(&s.q_empty, 8);
+    ptx::mbarrier_init(&s.q_left.full, kProducerThreads + 1);
+    ptx::mbarrier_init(&s.q_right.full, kProducerThreads);
+    ptx::mbarrier_init(&s.q_left.empty, 8);
+    ptx::mbarrier_init(&s.q_right.empty, 8);
     for (int i = 0; i < 2; ++i) {
       ptx::mbarrier_init(&s.left[i].full, kFullArrivals);
       ptx::mbarrier_init(&s.right[i].full, kProducerThreads);
