@@ -62,16 +62,20 @@ struct LateSoftmax {
   DSA_DEVICE void exponentiate_rows(float (&scores)[32]) const {
     for (int h = 0; h < 2; ++h) exponentiate(scores, h, reference[h], c);
   }
-  /// Adds columns 16 `step` to 16 `step` + 15 of `p`, and the same as A operand. A largest p of 1 is exact in bf16, one of 2^x is
-  /// not: a row with one heavy key would be off by its rounding, if it were not divided by what is really multiplied.
-  DSA_DEVICE void add(const float (&p)[32], int step, const uint32_t (&rounded)[4]) {
+  // [add]
+  /// Adds a tile to the sums: p, and p as the products have it. A largest p of 1 is exact in bf16, one of 2^x is not: a row with
+  /// one heavy key would be off by its rounding, if it were not divided by what is really multiplied. Nobody waits for these
+  /// sums, so they are made while the tensor cores multiply.
+  DSA_DEVICE void add(const float (&p)[32]) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float* x = p + 8 * step + 2 * h;
-      l[h] += (x[0] + x[1]) + (x[4] + x[5]);
-      weight[h] += both(unpack_bf16x2(rounded[h])) + both(unpack_bf16x2(rounded[h + 2]));
-    }
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int j = 2 * h; j < 32; j += 8) {
+        l[h] += (p[j] + p[j + 1]) + (p[j + 4] + p[j + 5]);
+        weight[h] += both(unpack_bf16x2(pack_bf16x2(p[j], p[j + 1]))) + both(unpack_bf16x2(pack_bf16x2(p[j + 4], p[j + 5])));
+      }
   }
+  // [add]
   // [tell]
   DSA_DEVICE void tell(Raise& raise, int t, bool raised, const float (&factor)[2]) const {
     if (t % 32 == 0) raise.any[t / 32] = raised;
@@ -83,10 +87,9 @@ struct LateSoftmax {
 };
 
 /// P as A-operand registers, and in shared memory for the other consumer.
-DSA_DEVICE void store_p(ColumnTile& tile, int t, const float (&scores)[32], uint32_t (&p)[4][4], LateSoftmax& softmax) {
+DSA_DEVICE void store_p(ColumnTile& tile, int t, const float (&scores)[32], uint32_t (&p)[4][4]) {
   for (int step = 0; step < 4; ++step) {
     pack_fragment(scores, step, p[step]);
-    softmax.add(scores, step, p[step]);
     store_fragment(tile, t, step, p[step]);
   }
   ptx::fence_proxy_async_shared();

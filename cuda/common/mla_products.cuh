@@ -54,30 +54,50 @@ DSA_DEVICE void issue_output(float (&out)[128], const uint32_t (&p)[4][4], const
     ptx::wgmma_m64n256k16_bf16_rs<true>(out, p[step], ptx::descriptor_advance(b, 2048 * step), accumulate || step > 0);
 }
 
-/// 64 heads by 256 columns of the output, from a warpgroup's accumulators through one column tile of shared memory, 64 columns
-/// at a time, so that a warp writes whole rows of 128 bytes. @param first_column  of the 512
-// [store_output]
-DSA_DEVICE void store_output(const SparseMlaFwdArgs& a, const MlaWork& w, int first_column, ColumnTile& tile, int t,
+/// 64 heads by 256 columns of the output, from a warpgroup's accumulators through four column tiles of shared memory, so
+/// that a warp writes whole rows of 128 bytes. @param first_column  of the 512
+DSA_DEVICE void store_output(const SparseMlaFwdArgs& a, const MlaWork& w, int first_column, ColumnTile* tiles, int t,
                              const float (&out)[128]) {
   t %= 128;
 #pragma unroll
-  for (int block = 0; block < 4; ++block) {
-    for (int step = 0; step < 4; ++step) {
-      uint32_t registers[4];
-      pack_fragment(out, 4 * block + step, registers);
-      store_fragment(tile, t, step, registers);
-    }
-    __syncwarp();                                     // a warp reads back the 16 rows that it wrote
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = t / 32 * 16 + 4 * i + t % 32 / 8, chunk = t % 8;
-      bf16* to = a.out + (w.head_row + row) * kDimV + first_column + block * kTileColumns + chunk * 8;
-      if (row < w.heads) *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(chunk_address(tile, row, chunk));
-    }
-    __syncwarp();                                     // before the next columns overwrite them
+  for (int step = 0; step < 16; ++step) {
+    uint32_t registers[4];
+    pack_fragment(out, step, registers);
+    store_fragment(tiles[step / 4], t, step % 4, registers);
+  }
+  __syncwarp();                                       // a warp reads back the 16 rows that it wrote
+  for (int i = t % 32; i < 16 * 4 * 8; i += 32) {
+    const int row = t / 32 * 16 + i / 8 % 16, tile = i / 128, chunk = i % 8;
+    if (row >= w.heads) continue;
+    bf16* to = a.out + (w.head_row + row) * kDimV + first_column + tile * kTileColumns + chunk * 8;
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(chunk_address(tiles[tile], row, chunk));
   }
 }
-// [store_output]
+
+/// The same without shared memory: the four threads of a row exchange what they have, so that each holds 8 columns of 32.
+DSA_DEVICE void store_output_from_registers(const SparseMlaFwdArgs& a, const MlaWork& w, int first_column, int t,
+                                            const float (&out)[128]) {
+  const int q = t % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = accumulator_row(t, h);
+    bf16* to = a.out + (w.head_row + row) * kDimV + first_column + 8 * q;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {                     // columns 32 k .. 32 k + 31
+      uint32_t x[4];                                  // x[i]: columns 32 k + 8 i + 2 q and the next
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = pack_bf16x2(out[16 * k + 4 * i + 2 * h], out[16 * k + 4 * i + 2 * h + 1]);
+      // A 4 x 4 transposition in two steps: with the thread beside, then with the one two further.
+      const uint32_t odd = __shfl_xor_sync(0xffffffffu, q % 2 ? x[0] : x[1], 1);
+      const uint32_t odd2 = __shfl_xor_sync(0xffffffffu, q % 2 ? x[2] : x[3], 1);
+      const uint32_t a0 = q % 2 ? odd : x[0], a1 = q % 2 ? x[1] : odd, b0 = q % 2 ? odd2 : x[2], b1 = q % 2 ? x[3] : odd2;
+      const uint32_t far0 = __shfl_xor_sync(0xffffffffu, q < 2 ? b0 : a0, 2);
+      const uint32_t far1 = __shfl_xor_sync(0xffffffffu, q < 2 ? b1 : a1, 2);
+      const uint4 row_piece = q < 2 ? make_uint4(a0, a1, far0, far1) : make_uint4(far0, far1, b0, b1);
+      if (row < w.heads) *reinterpret_cast<uint4*>(to + 32 * k) = row_piece;
+    }
+  }
+}
 
 /// lse and max_logits of the row h of a thread; one thread of the four that share it stores.
 /// @param m        what l is relative to

@@ -129,7 +129,7 @@ static __global__ void __launch_bounds__(kThreads, 1) kernel(const SparseMlaFwdA
     factor[h] = store_row_end(a, w, t, h, m[h], s.row_max[0][row] + s.row_max[1][row], m[h], warpgroup == 0).factor;
   }
   rescale(out, factor);
-  store_output(a, w, warpgroup * kDimV / 2, s.k[warpgroup * kHalfTiles], t, out);
+  store_output(a, w, warpgroup * kDimV / 2, s.k + warpgroup * kHalfTiles, t, out);
   // [finish]
 }
 

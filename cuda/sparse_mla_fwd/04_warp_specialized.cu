@@ -154,7 +154,7 @@ DSA_DEVICE void consume_left(SharedStorage& s, const SparseMlaFwdArgs& a, const 
   ptx::barrier_arrive(kPFull, 256);
   rescale(out, factor);
   ptx::barrier_sync(kPEmpty, 256);                    // both have read K for the last time: it takes the output now
-  store_output(a, w, 0, s.k[0].k[0], t, out);
+  store_output(a, w, 0, s.k[0].k, t, out);
 }
 // [left]
 
@@ -189,7 +189,7 @@ DSA_DEVICE void consume_right(SharedStorage& s, const SparseMlaFwdArgs& a, const
   for (int h = 0; h < 2; ++h) factor[h] = s.factor[accumulator_row(t, h)];
   rescale(out, factor);
   ptx::barrier_arrive(kPEmpty, 256);
-  store_output(a, w, kHalf, s.k[0].k[kVTiles / 2], t, out);
+  store_output(a, w, kHalf, s.k[0].k + kVTiles / 2, t, out);
 }
 // [right]
 

@@ -179,7 +179,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
   get_rows(s.l[1], t, other);
   for (int h = 0; h < 2; ++h) factor[h] = store_row_end(a, w, t, h, m[h], l[h] + other[h], m[h], true).factor;
   rescale(out, factor);
-  store_output(a, w, 0, s.k[0].k[0], t, out);
+  store_output(a, w, 0, s.k[0].k, t, out);
 }
 // [left]
 
@@ -260,7 +260,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
   get_rows(s.l[0], t, other);
   for (int h = 0; h < 2; ++h) factor[h] = store_row_end(a, w, t, h, m[h], other[h] + l[h], m[h], false).factor;
   rescale(out, factor);
-  store_output(a, w, kHalf, s.k[0].k[kLeft], t, out);
+  store_output(a, w, kHalf, s.k[0].k + kLeft, t, out);
 }
 // [right]
 

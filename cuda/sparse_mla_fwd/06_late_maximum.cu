@@ -99,7 +99,7 @@ DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWor
     if (sum > 0) factor[h] *= sum / (weight[h] + other_weight[h]);
   }
   rescale(out, factor);
-  store_output(a, w, consumer * kHalf, s.k[0].k[consumer * kLeft], t, out);
+  store_output(a, w, consumer * kHalf, s.k[0].k + consumer * kLeft, t, out);
 }
 
 // ---- Consumer 0: even tiles, left half of the output -----------------------------------------------------------------
@@ -138,7 +138,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
       rescale(out, factor);
     }
     softmax.exponentiate_rows(scores);
-    store_p(s.p0(), t, scores, p, softmax);
+    store_p(s.p0(), t, scores, p);
     softmax.tell(s.raise[0], t, raised, factor);
     ptx::barrier_arrive(kP0, kBoth);
     // [even_raise]
@@ -148,6 +148,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
     ptx::wgmma_fence();
     issue_output(out, p, s.k[0].k, pair > 0);
     ptx::wgmma_commit_group();
+    softmax.add(scores);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     release(s.left[0]);
@@ -222,7 +223,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
       softmax.raise(largest, raise_factor);
       softmax.exponentiate_rows(scores);
     }
-    store_p(s.p1, t, scores, p, softmax);
+    store_p(s.p1, t, scores, p);
     softmax.tell(s.raise[1], t, raised, raise_factor);
     ptx::barrier_arrive(kP1, kBoth);
     // [odd_raise]
@@ -236,6 +237,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
     ptx::wgmma_fence();
     issue_output(out, p, s.k[1].k + kLeft, true);
     ptx::wgmma_commit_group();
+    softmax.add(scores);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     release(s.right[1]);

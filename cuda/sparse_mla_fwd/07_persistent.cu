@@ -56,8 +56,8 @@ struct SharedStorage {
 static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
 
 /// Named barriers between the consumers, 128 threads arrive and 128 wait: P of the even or the odd tile is there, with its
-/// Raise and, for the last odd tile, the sums of consumer 1; the sums of consumer 0 are there.
-constexpr unsigned kP0 = 1, kP1 = 2, kSums0 = 3;
+/// Raise; at the end of a query, the sums of consumer 0 or 1 are there.
+constexpr unsigned kP0 = 1, kP1 = 2, kSums0 = 3, kSums1 = 4;
 constexpr unsigned kBoth = 256;
 
 // ---- Producer ---------------------------------------------------------------------------------------------------------
@@ -122,10 +122,11 @@ DSA_DEVICE void tell_sums_0(SharedStorage& s, int t, const LateSoftmax& softmax)
   put_rows(s.m, t, m);
   ptx::barrier_arrive(kSums0, kBoth);
 }
-/// Consumer 1 has added its last tile; kP1 tells it.
+/// Consumer 1 has added its last tile.
 DSA_DEVICE void tell_sums_1(SharedStorage& s, int t, const LateSoftmax& softmax) {
   const float weight[2] = {row_sum(softmax.weight[0]), row_sum(softmax.weight[1])};
   put_rows(s.weight[1], t, weight);
+  ptx::barrier_arrive(kSums1, kBoth);
 }
 // [sums]
 
@@ -143,17 +144,13 @@ DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const Item& 
   MlaWork w;
   w.heads = item.heads, w.first_head = item.first_head, w.head_row = item.head_row;
   float other[2], factor[2];
-  if (consumer == 1) {
-    ptx::barrier_sync(kSums0, kBoth);
-    store_row_ends(s, a, w, t, softmax);
-  }
+  ptx::barrier_sync(consumer == 0 ? kSums1 : kSums0, kBoth);
+  if (consumer == 1) store_row_ends(s, a, w, t, softmax);
   get_rows(s.weight[1 - consumer], t, other);
   for (int h = 0; h < 2; ++h)
     factor[h] = row_factor(a, w, t, h, softmax.reference[h], row_sum(softmax.weight[h]) + other[h]);
   rescale(out, factor);
-  // Each has a column tile that nobody reads now: p1 is multiplied, and consumer 1 has not yet given back the right half of K1.
-  store_output(a, w, consumer * kHalf, consumer == 0 ? s.p1 : s.k[1].k[kLeft], t, out);
-  if (consumer == 1) release(s.right[1]);
+  store_output_from_registers(a, w, consumer * kHalf, t, out);
 }
 
 // ---- Consumer 0: even tiles, left half of the output -----------------------------------------------------------------
@@ -165,6 +162,7 @@ DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, 
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[A4] scores");
     wait_full(s.left[0], at.parity);
+    const uint64_t valid = s.valid[0];
     ptx::wgmma_fence();
     issue_scores<kLeft>(scores, s.q, s.k[0].k);
     ptx::wgmma_commit_group();
@@ -180,7 +178,7 @@ DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, 
     if (pair + 1 == pairs) release(s.q_right);
 
     trace_step("[A1] softmax", 600);
-    if (const uint64_t valid = s.valid[0]; ~valid) mask_scores(scores, valid, t);
+    if (~valid) mask_scores(scores, valid, t);
     float largest[2];
     softmax.find_largest(scores, largest);
     const bool raised = softmax.exceeds(largest);
@@ -189,7 +187,7 @@ DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, 
       rescale(out, factor);
     }
     softmax.exponentiate_rows(scores);
-    store_p(s.p0(), t, scores, p, softmax);
+    store_p(s.p0(), t, scores, p);
     softmax.tell(s.raise[0], t, raised, factor);
     ptx::barrier_arrive(kP0, kBoth);
 
@@ -198,13 +196,13 @@ DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, 
     ptx::wgmma_fence();
     issue_output(out, p, s.k[0].k, pair > 0);
     ptx::wgmma_commit_group();
+    softmax.add(scores);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     release(s.left[0]);
 
     trace_step("[A3] P1 V1L");
-    wait_full(s.left[1], at.parity);
-    ptx::barrier_sync(kP1, kBoth);
+    ptx::barrier_sync(kP1, kBoth);                    // after consumer 1 has seen K1, and a fence
     if (s.raise[1].any[t / 32]) {
       softmax.follow(s.raise[1], t, factor);
       rescale(out, factor);
@@ -248,6 +246,7 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, u
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[B4] scores");
     wait_full(s.left[1], at.parity);
+    const uint64_t valid = s.valid[1];
     ptx::wgmma_fence();
     issue_scores<kLeft>(scores, s.q, s.k[1].k);
     ptx::wgmma_commit_group();
@@ -263,15 +262,14 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, u
     if (pair + 1 == pairs) release(s.q_right);
 
     trace_step("[B1] softmax", 600);
-    if (const uint64_t valid = s.valid[1]; ~valid) mask_scores(scores, valid, t);
+    if (~valid) mask_scores(scores, valid, t);
     float largest[2];
     softmax.find_largest(scores, largest);
     const bool raised = softmax.exceeds(largest);     // then the even tile's raise must come first
     if (!raised) softmax.exponentiate_rows(scores);
 
     trace_step("[B2] P0 V0R");
-    wait_full(s.right[0], at.parity);
-    ptx::barrier_sync(kP0, kBoth);
+    ptx::barrier_sync(kP0, kBoth);                    // after consumer 0 has seen K0, and a fence
     if (s.raise[0].any[t / 32]) {
       softmax.follow(s.raise[0], t, factor);
       rescale(out, factor);
@@ -286,9 +284,8 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, u
       softmax.raise(largest, raise_factor);
       softmax.exponentiate_rows(scores);
     }
-    store_p(s.p1, t, scores, p, softmax);
+    store_p(s.p1, t, scores, p);
     softmax.tell(s.raise[1], t, raised, raise_factor);
-    if (pair + 1 == pairs) tell_sums_1(s, t, softmax);
     ptx::barrier_arrive(kP1, kBoth);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
@@ -300,9 +297,11 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, u
     ptx::wgmma_fence();
     issue_output(out, p, s.k[1].k + kLeft, true);
     ptx::wgmma_commit_group();
+    softmax.add(scores);
+    if (pair + 1 == pairs) tell_sums_1(s, t, softmax);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
-    if (pair + 1 < pairs) release(s.right[1]);        // else after the output
+    release(s.right[1]);
   }
 }
 // [right]
