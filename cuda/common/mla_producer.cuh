@@ -42,8 +42,7 @@ DSA_DEVICE void copy_rows(ColumnTile* tiles, int first, const MlaWork& w, const 
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const bool visible = is_visible(w, rows.row[i]);
-    copy_row<kTiles>(tiles + first, t / 8 + 16 * i, t % 8, w.kv + (visible ? rows.row[i] : 0) * w.row_stride + first * kTileColumns,
-                     visible);
+    copy_row<kTiles>(tiles + first, t / 8 + 16 * i, t % 8, kv_row(w, visible ? rows.row[i] : 0) + first * kTileColumns, visible);
   }
 }
 

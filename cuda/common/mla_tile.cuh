@@ -41,8 +41,8 @@ struct MlaWork {
   int limit;                 ///< rows below this one may be read
   int64_t head_row;          ///< (batch * s_q + query) * h_q + first_head: row of q, out, lse, max_logits
   const int32_t* indices;    ///< [topk]
-  const bf16* kv;            ///< row r starts at kv + r * row_stride
-  int64_t row_stride;        ///< elements
+  const bf16* kv;            ///< of this batch and group: see kv_row
+  int row_stride;            ///< elements
 };
 
 /// Head tiles per KV group. @tparam A SparseMlaFwdArgs or SparseMlaBwdArgs
@@ -70,10 +70,13 @@ template <class A> DSA_DEVICE MlaWork mla_work(const A& a, unsigned n) {
   w.limit = int(row_limit(a, w.query));
   w.head_row = (int64_t(w.batch) * a.s_q + w.query) * a.h_q + w.first_head;
   w.indices = index_list(a, w.batch, w.query, w.group);
-  w.row_stride = int64_t(a.g) * kDimQK;
+  w.row_stride = a.g * kDimQK;
   w.kv = static_cast<const bf16*>(a.kv) + (int64_t(w.batch) * a.s_kv * a.g + w.group) * kDimQK;
   return w;
 }
+
+/// Where KV row `row` starts.
+DSA_DEVICE const bf16* kv_row(const MlaWork& w, int row) { return w.kv + int64_t(row) * w.row_stride; }
 
 /// What stands in slot `slot`, unjudged; -1 beyond the list.
 DSA_DEVICE int selected_index(const MlaWork& w, int slot) { return slot < w.slots ? w.indices[slot] : -1; }
@@ -92,6 +95,9 @@ DSA_DEVICE int selected_row(const MlaWork& w, int slot) {
 template <int kTiles> DSA_DEVICE void copy_row(ColumnTile* tiles, int row, int chunk, const bf16* source, bool valid) {
   char* to = chunk_address(tiles[0], row, chunk);
   const bf16* from = source + chunk * 8;
+#if !defined(DSA_EMULATOR)
+  asm("" : "+l"(from));   // one address, and the tiles at constant distances from it; else the compiler adds up each anew
+#endif
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile)
     ptx::cp_async_16(to + tile * kColumnTileBytes, from + tile * kTileColumns, valid ? 16 : 0);

@@ -42,7 +42,7 @@ DSA_DEVICE void gather(SharedStorage& s, const MlaWork& w, int tile) {
   const int t = threadIdx.x;
   for (int row = t / 8; row < kTileKeys; row += kThreads / 8) {
     const int source = selected_row(w, tile * kTileKeys + row);
-    copy_row<kQKTiles>(s.k, row, t % 8, w.kv + max(source, 0) * w.row_stride, source >= 0);
+    copy_row<kQKTiles>(s.k, row, t % 8, kv_row(w, max(source, 0)), source >= 0);
     if (t % 8 == 0) s.valid[row] = source >= 0;
   }
 }

@@ -55,7 +55,7 @@ DSA_DEVICE void gather(SharedStorage& s, const MlaWork& w, int stage, const Rows
   const int t = threadIdx.x;
   for (int i = 0; i < kRowsPerThread; ++i) {
     const int row = t / 8 + i * (kThreads / 8), source = rows.row[i];
-    copy_row<kQKTiles>(s.k[stage], row, t % 8, w.kv + max(source, 0) * w.row_stride, source >= 0);
+    copy_row<kQKTiles>(s.k[stage], row, t % 8, kv_row(w, max(source, 0)), source >= 0);
     if (t % 8 == 0) s.valid[stage][row] = source >= 0;
   }
 }

@@ -143,8 +143,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
 // [even_queue]
     trace_step("[A4] P1 V1L");
     rescale(out, factor);
-    wait_full(s.left[1], at.parity);
-    ptx::barrier_sync(kP1, kBoth);
+    ptx::barrier_sync(kP1, kBoth);                    // after consumer 1 has seen K1, and a fence
     ptx::wgmma_keep(out);
     ptx::wgmma_fence();
     issue_output(out, s.p1, s.k[1].k, true);
@@ -238,8 +237,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
 
 // [odd_last]
     trace_step("[B3] P0 V0R");
-    wait_full(s.right[0], at.parity);
-    ptx::barrier_sync(kP0, kBoth);
+    ptx::barrier_sync(kP0, kBoth);                    // after consumer 0 has seen K0, and a fence
     ptx::wgmma_fence();
     issue_output(out, s.p0(), s.k[0].k + kLeft, true);
     ptx::wgmma_commit_group();

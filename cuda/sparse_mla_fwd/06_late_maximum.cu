@@ -14,9 +14,9 @@
 ///
 ///     warpgroup 0: even tiles, left half              warpgroup 1: odd tiles, right half
 ///     ----------------------------------------------  ---------------------------------------------------
-///     [A1] P0 = exp(S0 - r) -> p0                     [B1] P1 = exp(S1 - r)
-///     [A2] O_L += P0 V0L                   give K0L   [B2] O_R += P0 V0R                      give K0R
-///     [A3] O_L += P1 V1L                   give K1L   [B3] P1 -> p1; O_R += P1 V1R            give K1R
+///     [A1] P0 = exp(S0 - r) -> p0                     [B1] O_R += P0 V0R starts
+///     [A2] O_L += P0 V0L                   give K0L   [B2] P1 = exp(S1 - r) -> p1             give K0R
+///     [A3] O_L += P1 V1L                   give K1L   [B3] O_R += P1 V1R                      give K1R
 ///     [A4] S0 = Q K0^T of the next pair               [B4] S1 = Q K1^T of the next pair
 ///
 ///     A tile that raises r says by how much; everybody multiplies sums and output with it before the tile is added.
@@ -117,6 +117,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[A4] scores");
     wait_full(s.left[0], at.parity);
+    const uint64_t valid = s.valid[0];
     ptx::wgmma_fence();
     issue_scores<kLeft>(scores, s.q, s.k[0].k);
     ptx::wgmma_commit_group();
@@ -128,14 +129,14 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
     ptx::wgmma_keep(scores);
 
     trace_step("[A1] softmax", 600);
-    if (const uint64_t valid = s.valid[0]; ~valid) mask_scores(scores, valid, t);
+    if (~valid) mask_scores(scores, valid, t);
     float largest[2];
     softmax.find_largest(scores, largest);
     // [even_raise]
     const bool raised = softmax.exceeds(largest);
     if (raised) {
       softmax.raise(largest, factor);
-      rescale(out, factor);
+      if (pair > 0) rescale(out, factor);             // else there is nothing in it
     }
     softmax.exponentiate_rows(scores);
     store_p(s.p0(), t, scores, p);
@@ -154,8 +155,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
     release(s.left[0]);
 
     trace_step("[A3] P1 V1L");
-    wait_full(s.left[1], at.parity);
-    ptx::barrier_sync(kP1, kBoth);
+    ptx::barrier_sync(kP1, kBoth);                    // after consumer 1 has seen K1, and a fence
     if (s.raise[1].any[t / 32]) {
       softmax.follow(s.raise[1], t, factor);
       rescale(out, factor);
@@ -188,6 +188,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[B4] scores");
     wait_full(s.left[1], at.parity);
+    const uint64_t valid = s.valid[1];
     ptx::wgmma_fence();
     issue_scores<kLeft>(scores, s.q, s.k[1].k);
     ptx::wgmma_commit_group();
@@ -198,33 +199,27 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(scores);
 
-    trace_step("[B1] softmax", 600);
-    if (const uint64_t valid = s.valid[1]; ~valid) mask_scores(scores, valid, t);
-    float largest[2];
-    softmax.find_largest(scores, largest);
-    const bool raised = softmax.exceeds(largest);     // then the even tile's raise must come first
-    if (!raised) softmax.exponentiate_rows(scores);
-
-    trace_step("[B2] P0 V0R");
-    wait_full(s.right[0], at.parity);
-    ptx::barrier_sync(kP0, kBoth);
     // [odd_raise]
+    trace_step("[B1] P0 V0R");
+    ptx::barrier_sync(kP0, kBoth);                    // after consumer 0 has seen K0, and a fence
     if (s.raise[0].any[t / 32]) {
       softmax.follow(s.raise[0], t, factor);
-      rescale(out, factor);
-      if (!raised) rescale(scores, factor);
+      if (pair > 0) rescale(out, factor);
     }
     ptx::wgmma_keep(out);
     ptx::wgmma_fence();
     issue_output(out, s.p0(), s.k[0].k + kLeft, pair > 0);
     ptx::wgmma_commit_group();
-    float raise_factor[2] = {1, 1};
-    if (raised) {
-      softmax.raise(largest, raise_factor);
-      softmax.exponentiate_rows(scores);
-    }
+
+    trace_step("[B2] softmax", 600);
+    if (~valid) mask_scores(scores, valid, t);
+    float largest[2];
+    softmax.find_largest(scores, largest);
+    const bool raised = softmax.exceeds(largest);
+    if (raised) softmax.raise(largest, factor);       // out must wait: P0 V0R is still being added
+    softmax.exponentiate_rows(scores);
     store_p(s.p1, t, scores, p);
-    softmax.tell(s.raise[1], t, raised, raise_factor);
+    softmax.tell(s.raise[1], t, raised, factor);
     ptx::barrier_arrive(kP1, kBoth);
     // [odd_raise]
     ptx::wgmma_wait_group<0>();
@@ -232,7 +227,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
     release(s.right[0]);
 
     trace_step("[B3] P1 V1R");
-    if (raised) rescale(out, raise_factor);
+    if (raised) rescale(out, factor);
     ptx::wgmma_keep(out);
     ptx::wgmma_fence();
     issue_output(out, p, s.k[1].k + kLeft, true);

@@ -4,15 +4,15 @@
 /// | before        | 06_late_maximum.cu: every query starts with an empty ring and ends with idle tensor cores          |
 /// |---------------|------------------------------------------------------------------------------------------------------|
 /// | **this rung** | the ring runs on from one query into the next; the output leaves from registers                      |
-/// | next          |                                                                                                      |
+/// | next          | 08_early_product.cu: the odd tile's softmax lies under the product with the even tile              |
 /// | reference     | reference/sparse_mla_fwd.cpp                                                                          |
 /// | chapter       | @ref sparse_mla_fwd_07                                                                                |
 ///
 ///     warpgroup 0: even tiles, left half              warpgroup 1: odd tiles, right half
 ///     ----------------------------------------------  ---------------------------------------------------
-///     [A1] P0 = exp(S0 - r) -> p0                     [B1] P1 = exp(S1 - r)
-///     [A2] O_L += P0 V0L                   give K0L   [B2] O_R += P0 V0R                      give K0R
-///     [A3] O_L += P1 V1L                   give K1L   [B3] P1 -> p1; O_R += P1 V1R            give K1R
+///     [A1] P0 = exp(S0 - r) -> p0                     [B1] O_R += P0 V0R starts
+///     [A2] O_L += P0 V0L                   give K0L   [B2] P1 = exp(S1 - r) -> p1             give K0R
+///     [A3] O_L += P1 V1L                   give K1L   [B3] O_R += P1 V1R                      give K1R
 ///     [A4] S0 = Q K0^T of the next pair               [B4] S1 = Q K1^T of the next pair
 ///          after the last of a query       give Q          after the last of a query          give Q
 ///     [A5] sums, output                               [B5] sums, output
@@ -73,6 +73,29 @@ DSA_DEVICE void fill_q(HalfState& half, unsigned parity, ColumnTile* tiles, int 
   ptx::cp_async_mbarrier_arrive_noinc(&half.full);
 }
 
+// [used_slots]
+/// The slots up to the last one that has a row: behind it are only tiles of zeros. Selections of fewer rows than topk end in
+/// such slots, so the list is read from its end, 512 slots at a time, by every warp for itself.
+DSA_DEVICE int used_slots(const MlaWork& w, int lane) {
+  constexpr int kLoads = 16;                          // in flight per thread
+  for (int end = w.slots; end > 0; end -= 32 * kLoads) {
+    int index[kLoads];
+    unsigned used = 0;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int slot = end - 1 - 32 * i - lane;
+      index[i] = slot >= 0 ? selected_index(w, slot) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      if (is_visible(w, index[i])) used = max(used, unsigned(end - 32 * i - lane));
+    used = __reduce_max_sync(0xffffffffu, used);
+    if (used > 0) return int(used);
+  }
+  return 0;
+}
+// [used_slots]
+
 // [producer]
 DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, int work_count) {
   ptx::setmaxnreg_dec<88>();
@@ -84,8 +107,8 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, int work_co
   // [next_query]
   for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
     const MlaWork w = mla_work(a, n);
-    const int pairs = max(1, (w.slots + 2 * kTileKeys - 1) / (2 * kTileKeys));
     ProducerRows even = look_up_rows(w, 0, t), odd = look_up_rows(w, 1, t);
+    const int pairs = max(1, (used_slots(w, t % 32) + 2 * kTileKeys - 1) / (2 * kTileKeys));
     for (int pair = 0; pair < pairs; ++pair, at.advance()) {
       if (pair == 0) {
         trace_step("[P0] Q");
@@ -184,7 +207,7 @@ DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, 
     const bool raised = softmax.exceeds(largest);
     if (raised) {
       softmax.raise(largest, factor);
-      rescale(out, factor);
+      if (pair > 0) rescale(out, factor);             // else there is nothing in it
     }
     softmax.exponentiate_rows(scores);
     store_p(s.p0(), t, scores, p);
@@ -261,38 +284,35 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, u
     ptx::wgmma_keep(scores);
     if (pair + 1 == pairs) release(s.q_right);
 
-    trace_step("[B1] softmax", 600);
-    if (~valid) mask_scores(scores, valid, t);
-    float largest[2];
-    softmax.find_largest(scores, largest);
-    const bool raised = softmax.exceeds(largest);     // then the even tile's raise must come first
-    if (!raised) softmax.exponentiate_rows(scores);
-
-    trace_step("[B2] P0 V0R");
+    // [odd_raise]
+    trace_step("[B1] P0 V0R");
     ptx::barrier_sync(kP0, kBoth);                    // after consumer 0 has seen K0, and a fence
     if (s.raise[0].any[t / 32]) {
       softmax.follow(s.raise[0], t, factor);
-      rescale(out, factor);
-      if (!raised) rescale(scores, factor);
+      if (pair > 0) rescale(out, factor);
     }
     ptx::wgmma_keep(out);
     ptx::wgmma_fence();
     issue_output(out, s.p0(), s.k[0].k + kLeft, pair > 0);
     ptx::wgmma_commit_group();
-    float raise_factor[2] = {1, 1};
-    if (raised) {
-      softmax.raise(largest, raise_factor);
-      softmax.exponentiate_rows(scores);
-    }
+
+    trace_step("[B2] softmax", 600);
+    if (~valid) mask_scores(scores, valid, t);
+    float largest[2];
+    softmax.find_largest(scores, largest);
+    const bool raised = softmax.exceeds(largest);
+    if (raised) softmax.raise(largest, factor);       // out must wait: P0 V0R is still being added
+    softmax.exponentiate_rows(scores);
     store_p(s.p1, t, scores, p);
-    softmax.tell(s.raise[1], t, raised, raise_factor);
+    softmax.tell(s.raise[1], t, raised, factor);
     ptx::barrier_arrive(kP1, kBoth);
+    // [odd_raise]
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     release(s.right[0]);
 
     trace_step("[B3] P1 V1R");
-    if (raised) rescale(out, raise_factor);
+    if (raised) rescale(out, factor);
     ptx::wgmma_keep(out);
     ptx::wgmma_fence();
     issue_output(out, p, s.k[1].k + kLeft, true);

@@ -48,7 +48,7 @@ template <int kTiles>
 DSA_DEVICE void copy_half(KeyTile& tile, int first, const MlaWork& w, const ProducerRows& rows, int t) {
   for (int i = 0; i < 4; ++i) {
     const int source = rows.row[i];
-    copy_row<kTiles>(tile.k + first, t / 8 + 16 * i, t % 8, w.kv + max(source, 0) * w.row_stride + first * kTileColumns,
+    copy_row<kTiles>(tile.k + first, t / 8 + 16 * i, t % 8, kv_row(w, max(source, 0)) + first * kTileColumns,
                      source >= 0);
   }
 }
