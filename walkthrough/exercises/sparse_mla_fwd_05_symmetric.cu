@@ -49,9 +49,9 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[P1] gather");
     fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
-    publish_valid(s.left[0].full, s.valid[0], even, t);
+    publish_valid(s.left[0].full, s.valid[0], w, even, t);
     fill_half<kRight>(s.right[1], at.parity, s.k[1], kLeft, w, odd, t);
-    publish_valid(s.right[1].full, s.valid[1], odd, t);
+    publish_valid(s.right[1].full, s.valid[1], w, odd, t);
     fill_half<kRight>(s.right[0], at.parity, s.k[0], kLeft, w, even, t);
     even = look_up_rows(w, 2 * pair + 2, t);
     fill_half<kLeft>(s.left[1], at.parity, s.k[1], 0, w, odd, t);

@@ -51,11 +51,11 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[P1] gather");
     fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
-    publish_valid(s.left[0].full, s.valid[0], even, t);
+    publish_valid(s.left[0].full, s.valid[0], w, even, t);
     fill_half<kRight>(s.right[0], at.parity, s.k[0], kLeft, w, even, t);
     even = look_up_rows(w, 2 * pair + 2, t);
     fill_half<kLeft>(s.left[1], at.parity, s.k[1], 0, w, odd, t);
-    publish_valid(s.left[1].full, s.valid[1], odd, t);
+    publish_valid(s.left[1].full, s.valid[1], w, odd, t);
     fill_half<kRight>(s.right[1], at.parity, s.k[1], kLeft, w, odd, t);
     odd = look_up_rows(w, 2 * pair + 3, t);
   }
@@ -64,11 +64,11 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
 /// Sums of both consumers, and the end of the rows.
 DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, const LateSoftmax& softmax, int consumer, int t,
                        float (&out)[128]) {
-  float l[2], weight[2], other_l[2], other_weight[2], other_m[2], factor[2];
-  for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]), weight[h] = row_sum(softmax.weight[h]);
+  float l[2], weight[2], m[2], other_l[2], other_weight[2], other_m[2], factor[2];
+  for (int h = 0; h < 2; ++h) l[h] = row_sum(softmax.l[h]), weight[h] = row_sum(softmax.weight[h]), m[h] = row_max(softmax.m[h]);
   put_rows(s.l[consumer], t, l);
   put_rows(s.weight[consumer], t, weight);
-  put_rows(s.m[consumer], t, softmax.m);
+  put_rows(s.m[consumer], t, m);
   ptx::barrier_arrive(consumer == 0 ? kEnd0 : kEnd1, kBoth);
   ptx::barrier_sync(consumer == 0 ? kEnd1 : kEnd0, kBoth);
   get_rows(s.l[1 - consumer], t, other_l);
@@ -76,7 +76,7 @@ DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWor
   get_rows(s.m[1 - consumer], t, other_m);
   for (int h = 0; h < 2; ++h) {
     const float sum = l[h] + other_l[h];
-    const float largest = fmaxf(softmax.m[h], other_m[h]);
+    const float largest = fmaxf(m[h], other_m[h]);
     factor[h] = store_row_end(a, w, t, h, softmax.reference[h], sum, largest, consumer == 0).factor;
     if (sum > 0) factor[h] *= sum / (weight[h] + other_weight[h]);
   }
@@ -98,6 +98,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[A4] scores");
     wait_full(s.left[0], at.parity);
+    const uint64_t valid = s.valid[0];
     ptx::wgmma_fence();
     issue_scores<kLeft>(scores, s.q, s.k[0].k);
     ptx::wgmma_commit_group();
@@ -109,19 +110,16 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
     ptx::wgmma_keep(scores);
 
     trace_step("[A1] softmax", 600);
-    if (const uint64_t valid = s.valid[0]; ~valid) mask_scores(scores, valid, t);
+    if (~valid) mask_scores(scores, valid, t);
     float largest[2];
-    for (int h = 0; h < 2; ++h) {
-      largest[h] = tile_max(scores, h);
-      softmax.m[h] = fmaxf(softmax.m[h], largest[h]);
-    }
+    softmax.find_largest(scores, largest);
     const bool raised = softmax.exceeds(largest);
     if (raised) {
       softmax.raise(largest, factor);
-      rescale(out, factor);
+      if (pair > 0) rescale(out, factor);             // else there is nothing in it
     }
     softmax.exponentiate_rows(scores);
-    store_p(s.p0(), t, scores, p, softmax);
+    store_p(s.p0(), t, scores, p);
     softmax.tell(s.raise[0], t, raised, factor);
     ptx::barrier_arrive(kP0, kBoth);
 
@@ -130,13 +128,13 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
     ptx::wgmma_fence();
     issue_output(out, p, s.k[0].k, pair > 0);
     ptx::wgmma_commit_group();
+    softmax.add(scores);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     release(s.left[0]);
 
     trace_step("[A3] P1 V1L");
-    wait_full(s.left[1], at.parity);
-    ptx::barrier_sync(kP1, kBoth);
+    ptx::barrier_sync(kP1, kBoth);                    // after consumer 1 has seen K1, and a fence
     if (s.raise[1].any[t / 32]) {
       softmax.follow(s.raise[1], t, factor);
       rescale(out, factor);
@@ -167,6 +165,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
   for (int pair = 0; pair < pairs; ++pair, at.advance()) {
     trace_step("[B4] scores, left half");
     wait_full(s.left[1], at.parity);
+    const uint64_t valid = s.valid[1];
     ptx::wgmma_fence();
     issue_scores<kLeft>(scores, s.q, s.k[1].k);
     ptx::wgmma_commit_group();
@@ -174,9 +173,9 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
     ptx::wgmma_keep(scores);
 
     // ---- your code: about 14 lines ------------------------------------------------------------------------------
-    // [B2], as a whole. P0 is relative to the even tile's reference; softmax.reference is still the one before.
-    // 1. Wait for the right half of K0 and for P0.
-    // 2. Follow the even tile's raise, if there is one. What must be multiplied, what need not be any more?
+    // [B1], as a whole. P0 is relative to the even tile's reference; softmax.reference is still the one before.
+    // 1. Wait for P0. Why need K0 not be waited for?
+    // 2. Follow the even tile's raise, if there is one.
     // 3. O_R += P0 V0R, and give K0R back. The next branch of the program comes after the wait for the products:
     //    around products in flight nvcc serialises them (C7518).
     // ---- end of your code ---------------------------------------------------------------------------------------
@@ -189,20 +188,17 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(scores);
 
-    trace_step("[B1] softmax", 600);
-    if (const uint64_t valid = s.valid[1]; ~valid) mask_scores(scores, valid, t);
+    trace_step("[B2] softmax", 600);
+    if (~valid) mask_scores(scores, valid, t);
     float largest[2];
-    for (int h = 0; h < 2; ++h) {
-      largest[h] = tile_max(scores, h);
-      softmax.m[h] = fmaxf(softmax.m[h], largest[h]);
-    }
+    softmax.find_largest(scores, largest);
     const bool raised = softmax.exceeds(largest);
     if (raised) {
       softmax.raise(largest, factor);
       rescale(out, factor);
     }
     softmax.exponentiate_rows(scores);
-    store_p(s.p1, t, scores, p, softmax);
+    store_p(s.p1, t, scores, p);
     softmax.tell(s.raise[1], t, raised, factor);
     ptx::barrier_arrive(kP1, kBoth);
 
@@ -211,6 +207,7 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const M
     ptx::wgmma_fence();
     issue_output(out, p, s.k[1].k + kLeft, true);
     ptx::wgmma_commit_group();
+    softmax.add(scores);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     release(s.right[1]);
