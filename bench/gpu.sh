@@ -8,6 +8,7 @@
 #   tests      every test of the build, the GPU ones and the large cases included
 #   sanitize   compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on the small cases of every rung
 #   pipeline   indexer -> top-k -> forward -> backward at DeepSeek-V3.2 sizes
+#   costs      what products, softmax and gathers cost alone and beside each other: costs.txt
 #   profile    where each kernel of the pipeline spends its time, by ncu: profile.csv
 #   bench      the ladder of every stage, with its yardsticks
 #
@@ -19,7 +20,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:?usage: bash bench/gpu.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(probe tests sanitize pipeline profile bench)
+[ ${#parts[@]} -gt 0 ] || parts=(probe tests sanitize pipeline costs profile bench)
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 logs=$(mktemp -d)
@@ -59,10 +60,16 @@ for part in "${parts[@]}"; do
         step probe-agrees 10 diff -I '^#' tests/probe/h200.txt "$out/probe.txt" ;;
     tests) step tests 500 ctest --test-dir build --output-on-failure --no-tests=error -j "$(nproc)" ;;
     sanitize)
+      # No step, since it may find fault with sound programs: then what it finds in the kernels is to be read with that in mind.
+      for twin in named elected mbarrier copies; do
+        printf '%-28s %s\n' "racecheck of twin $twin" \
+          "$(timeout 60 compute-sanitizer --tool racecheck build/bin/race_twins $twin 2>&1 | grep 'RACECHECK SUMMARY')" | tee -a "$out/summary.txt"
+      done
       for tool in memcheck racecheck initcheck synccheck; do
         step "sanitize-$tool" 300 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
           "$dsa" check --device gpu --repeats 1
       done ;;
+    costs) step costs 60 build/bin/costs && cp "$logs/costs.log" "$out/costs.txt" ;;
     pipeline) step pipeline 300 "$dsa" pipeline --device gpu --json "$out/pipeline.json" ;;
     profile)
       # Shares of the peak rate of each unit, in per cent, and the L1 hit rate. Clocks are left alone.
