@@ -115,6 +115,14 @@ Problem largest_values() {
   return p;
 }
 
+/// Windows that have nothing to do with each other, some empty, inverted or beyond the keys.
+Window jumping_windows(int s_kv) {
+  return [=](int64_t i) {
+    const auto column = [=](uint64_t k) { return int32_t(generate::hash(11, 2 * uint64_t(i) + k) % uint64_t(s_kv + 200)) - 100; };
+    return std::pair(column(0), column(1));
+  };
+}
+
 bool has_every_odd_window(const Problem& p) {
   const auto& args = std::get<IndexerArgs>(p.args);
   bool inverted = false, negative = false, beyond = false;
@@ -176,6 +184,17 @@ std::vector<Case> indexer_cases() {
       "three requests in one batch, one with a single query and one without a prefix", [] {
         return indexer({9, 83}, ragged({{3, 10}, {1, 67}, {5, 6}}));
       });
+  // Long enough that every ring of buffers goes round, and that tiles of one block of queries lie far apart.
+  for (const auto& [h_i, d_i] : {std::pair(32, 64), std::pair(64, 128)}) {
+    const std::string shape = "/h_i:" + std::to_string(h_i) + "/d_i:" + std::to_string(d_i);
+    add(CaseKind::kSmall, "packed" + shape, "five requests of 12 queries and 97 tokens", [=] {
+      return indexer({60, 485, h_i, d_i}, ragged({{12, 97}, {12, 97}, {12, 97}, {12, 97}, {12, 97}}));
+    });
+    add(CaseKind::kSmall, "jumping_windows" + shape, "windows of neighbours that do not overlap",
+        [=] { return indexer({17, 1333, h_i, d_i}, jumping_windows(1333)); });
+  }
+  add(CaseKind::kSmall, "s_kv:4500", "more columns than a piece of work may have",
+      [] { return indexer({5, 4500, 32, 64}, suffix(5, 4500)); });
   add(
       CaseKind::kSmall, "padded_rows",
       "rows further apart than they are long: the padding must stay untouched",
@@ -219,6 +238,12 @@ std::vector<Case> indexer_cases() {
     add(CaseKind::kBench, bench_name(s) + "/causal", "prefill",
         [=] { return indexer(s, suffix(s.s_q, s.s_kv)); });
   }
+  const Sizes packed{4096, 4096};
+  add(CaseKind::kBench, bench_name(packed) + "/packed", "16 requests of 256 tokens", [=] {
+    return indexer(packed, ragged(std::vector<std::pair<int, int>>(16, {256, 256})));
+  });
+  const Sizes full{4096, 8192, 32, 64};
+  add(CaseKind::kBench, bench_name(full), "every query sees every key", [=] { return indexer(full, whole(full.s_kv)); });
   return cases;
 }
 
