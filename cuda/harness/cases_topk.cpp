@@ -60,6 +60,21 @@ float one_binade(int64_t row, int64_t column) {
   return float(1 + 0.245 * noise(row, column));
 }
 
+/// `members` columns, scattered over n, share a radix bin [1, 1 + width); a tenth as many lie above it, the rest below.
+float one_bin(int64_t row, int64_t column, int64_t n, int64_t members, double width) {
+  const int64_t scattered = column * 7919 % n;  // a permutation of [0, n) unless 7919 divides n
+  if (scattered < members) return float(1 + width * noise(row, column));
+  return scattered < members + members / 10 ? float(2 + noise(row, column)) : float(noise(row, column) / 2);
+}
+
+bool in_bin(float x, double width) { return x >= 1 && double(x) < 1 + width; }
+
+/// Beyond the largest fp16 value, on either side.
+float huge(int64_t row, int64_t column) {
+  const float x = float(7e4 * (1 + noise(row, column)));
+  return (column + row) % 3 ? -x : x;
+}
+
 float denormal(int64_t row, int64_t column) {
   const float tiny = float(1 + column % 500) * std::numeric_limits<float>::denorm_min();
   return (column + row) % 3 ? tiny : -tiny;
@@ -92,6 +107,13 @@ const std::vector<std::pair<int32_t, int32_t>> kOddWindows = {
 
 std::pair<int32_t, int32_t> odd_window(int64_t row) {
   return kOddWindows[std::size_t(row)];
+}
+
+/// Empty rows, rows around topk = 64 and long ones side by side, from every alignment.
+std::pair<int32_t, int32_t> mixed_window(int64_t row) {
+  constexpr int kLengths[] = {900, 0, 64, 1, 65, 500, 63, 128};
+  const int32_t first = int32_t(row * 13 % 8);
+  return {first, first + kLengths[row % 8]};
 }
 
 bool has_odd_windows(const Problem& p) {
@@ -219,6 +241,41 @@ void add_small(const std::function<void(std::string, std::string, std::function<
         [=] { return random(with(3, 1000, 64, 1024)); });
   small("odd_stride", "rows that begin on 4-byte boundaries only",
         [=] { return random(with(3, 1001, 64, 1001)); });
+  small("mixed_windows", "short and long rows side by side, from every alignment",
+        [=] { return random(with(16, 1000, 64), mixed_window); });
+  for (int members : {511, 512, 513, 2000}) {
+    // 2^-10: a class of 16-bit keys, and of fp16 values, around the capacity of a list of its members.
+    small(
+        "one_class/members:" + std::to_string(members), "values that differ only below fp16's precision",
+        [=] {
+          return topk(with(1, 2500, 300),
+                      [=](int64_t i, int64_t j) { return one_bin(i, j, 2500, members, 0x1p-10); });
+        },
+        [=](const Problem& p) { return count(p, [](float x) { return in_bin(x, 0x1p-10); }) == members; });
+  }
+  for (int members : {4095, 4096, 4097}) {
+    // 2^-5: a bin of 8 or 11 bits, around the capacity of a buffer of candidates.
+    small(
+        "one_bin/members:" + std::to_string(members), "a radix bin as large as a buffer of candidates",
+        [=] {
+          return topk(with(1, 5000, 600),
+                      [=](int64_t i, int64_t j) { return one_bin(i, j, 5000, members, 0x1p-5); });
+        },
+        [=](const Problem& p) { return count(p, [](float x) { return in_bin(x, 0x1p-5); }) == members; });
+  }
+  small(
+      "rising_in_one_bin", "the largest come last: a buffer that is clipped loses them",
+      [=] {
+        return topk(with(1, 9000, 512), [](int64_t, int64_t j) { return float(1 + double(j) / 9000 * 0x1p-5); });
+      },
+      [](const Problem& p) { return count(p, [](float x) { return !in_bin(x, 0x1p-5); }) == 0; });
+  small(
+      "huge", "all values beyond fp16's range", [=] { return topk(s, huge); },
+      [](const Problem& p) { return count(p, [](float x) { return std::fabs(x) < 65520; }) == 0; });
+  small("longer_than_smem", "a row of which not even 16-bit keys fit in shared memory",
+        [=] { return random(with(1, 120001, 2048), [](int64_t) { return std::pair(3, 120001); }); });
+  small("longer_than_smem/all_equal", "the same, all of it tied",
+        [=] { return topk(with(1, 120001, 2048), [](int64_t, int64_t) { return 1.f; }); });
   small("one_binade/n:9000", "more values in one radix bin than a buffer of candidates may hold",
         [=] { return topk(with(1, 9000, 512), one_binade); });
 }
@@ -258,6 +315,11 @@ std::vector<Case> topk_cases() {
             return j * 7919 % s.n < kWinners[i % 4] ? float(1 + noise(i, j)) : 0.f;
           });
         });
+    const Sizes longest{2, 1048576, 2048, deterministic};
+    add(CaseKind::kLarge, "random/n:1048576" + suffix, "longer than the smem of eight SMs",
+        [=] { return random(longest); });
+    add(CaseKind::kLarge, "few_values/n:1048576" + suffix, "the same, with ties at every rank",
+        [=] { return topk(longest, few_values); });
     add(CaseKind::kLarge, "random/n:262144" + suffix, "so long that normal data overflow a buffer of 4096",
         [=] {
           return random({8, 262144, 2048, deterministic});

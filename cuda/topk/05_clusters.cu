@@ -1,0 +1,180 @@
+/// @file 05_clusters.cu
+/// Top-k selector, rung 5: a cluster of CTAs per row, for rows that are long or few.
+///
+/// | before        | 04_resident_keys.cu: one CTA per row, so one SM's bandwidth and one SM's shared memory            |
+/// |---------------|------------------------------------------------------------------------------------------------|
+/// | **this rung** | 2, 4 or 8 CTAs share a row; histograms, members and counts are summed over DSMEM                 |
+/// | next          | none: the last rung of this stage                                                               |
+/// | reference     | reference/topk.cpp                                                                              |
+/// | chapter       | @ref topk_05                                                                                    |
+///
+/// CTA r of a cluster has the r-th slice of the window; [T1] to [T5] are those of rung 4, on slices:
+///
+///     [T1] read the slice, keys and histogram              cluster barrier
+///     [T2] the bin, from the sum of all histograms;
+///          histogram of the low bits inside it             cluster barrier
+///          the class, from the sum of those
+///     [T3] count; collect and fetch own members            cluster barrier
+///     [T4] copy the members of all; everybody ranks all, marks its own
+///          publish how many columns the slice selects      cluster barrier
+///     [T5] write behind the slices before this one         arrive before, wait after: nobody leaves while it is read
+///
+/// Every CTA computes the same bin, class and ranks, so nothing has to be sent back. No atomic crosses CTAs, and CTAs of a
+/// cluster are always resident together: no spinning on flags, and the output repeats bit by bit, as in rung 4.
+///
+/// Cluster size: the smallest with slices of at most 32768 columns, of which three fit in an SM; larger when there are too
+/// few rows to fill the chip. Beyond 8 x 111000 columns the rest of the keys is made again from the logits.
+///
+/// Shared memory  9.5 KiB + 2 B per column of the slice: 73.5 KiB for 32768 columns, 3 CTAs per SM.
+#include "../common/register.cuh"
+#include "../common/topk_resident.cuh"
+#include "../device/trace.cuh"
+
+namespace dsa::topk_05 {
+
+struct alignas(16) SharedStorage : ResidentStorage {   ///< the keys follow
+  int total;                                     ///< columns that this slice selects
+};
+
+/// The group of a cluster: see ThisCta.
+// [cluster]
+template <int kCluster> struct CtaCluster {
+  DSA_DEVICE void sync() const {
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
+  DSA_DEVICE int sum(int* x) const {
+    int sum = 0;
+#pragma unroll 4
+    for (int rank = 0; rank < kCluster; ++rank) sum += *ptx::map_to_cluster(x, rank);
+    return sum;
+  }
+  DSA_DEVICE uint32_t max(uint32_t* x) const {
+    uint32_t largest = 0;
+    for (int rank = 0; rank < kCluster; ++rank) largest = ::max(largest, *ptx::map_to_cluster(x, rank));
+    return largest;
+  }
+};
+// [cluster]
+
+/// The part of the row that CTA `rank` has. Slices are whole groups of keys, so they begin on 16-byte boundaries.
+// [slice]
+template <int kCluster> DSA_DEVICE TopkRow slice_of(const TopkRow& row, int rank) {
+  const int groups = (row.last - row.aligned + kGroup - 1) / kGroup;
+  const int columns = (groups + kCluster - 1) / kCluster * kGroup;
+  TopkRow slice = row;
+  slice.aligned = min(row.aligned + rank * columns, row.last);
+  slice.first = max(row.first, slice.aligned);
+  slice.last = min(slice.aligned + columns, row.last);
+  return slice;
+}
+// [slice]
+
+/// [T4] for a class of at most kMembers.
+// [rank]
+template <int kThreads, int kCluster>
+DSA_DEVICE void rank_members(SharedStorage& s, const ResidentKeys<kThreads>& keys, const Cut& cut, int rank) {
+  const int t = threadIdx.x;
+  uint64_t* all = s.member + kMembers;
+  int count = 0, own = 0;                        // members of the slices so far; of those before this one
+  for (int r = 0; r < kCluster; ++r) {
+    const int members = *ptx::map_to_cluster(&s.members, r);
+    if (r == rank) own = count;
+    for (int i = t; i < members; i += kThreads) all[count + i] = *ptx::map_to_cluster(&s.member[i], r);
+    count += members;
+  }
+  __syncthreads();
+  for (int i = t; i < count; i += kThreads) {
+    const uint64_t mine = all[i];
+    const int before = rank_among(all, count, mine);
+    if (i >= own && i < own + s.members) mark(s, keys, column_of(mine), before < cut.wanted);
+    if (before == cut.wanted - 1) s.pivot = mine;
+  }
+}
+// [rank]
+
+template <int kThreads, int kCtas, int kCluster>
+static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs a, int capacity) {
+  SharedStorage& s = shared_memory<SharedStorage>();
+  const int t = threadIdx.x, rank = int(ptx::cluster_ctarank());
+  const TopkRow row = slice_of<kCluster>(topk_row(a, int(blockIdx.x) / kCluster), rank);
+  const ResidentKeys<kThreads> keys{row, reinterpret_cast<uint4*>(&s + 1), capacity};
+  const CtaCluster<kCluster> cluster;
+
+  trace_step("[T1] read");
+  read_keys(s, keys);
+  cluster.sync();
+  trace_step("[T2] class");
+  const Cut cut = find_cut(s, keys, cluster);
+  trace_step("[T3] count");
+  count_and_collect(s, keys, cut);
+  cluster.sync();
+  trace_step("[T4] rank");
+  if (cut.population > kMembers)
+    decide_large_class(s, keys, cut, cluster);
+  else if (cut.population > 0)
+    rank_members<kThreads, kCluster>(s, keys, cut, rank);
+  __syncthreads();
+
+  // [offsets]
+  if (t == 0) {
+    int total = 0;
+    for (int warp = 0; warp < kThreads / 32; ++warp) total += s.taken[warp];
+    s.total = total;
+  }
+  cluster.sync();
+  int slot = 0, written = 0;
+  for (int r = 0; r < kCluster; ++r) {
+    if (r == rank) slot = written;
+    written += *ptx::map_to_cluster(&s.total, r);
+  }
+  ptx::cluster_arrive();                         // this CTA has read the last of the others
+  trace_step("[T5] write");
+  write_selected(s, keys, cut, slot);
+  if (rank == kCluster - 1) fill_rest<kThreads>(row, written);
+  ptx::cluster_wait();                           // and the others have read the last of this one
+  // [offsets]
+}
+
+static const char* unsupported(const TopkArgs& a) {
+  if (a.rows > 0x7fffffff / 8) return "rows must be below 2^28 (a grid of 8 CTAs per row)";
+  return topk_row_unsupported(a);
+}
+
+/// @param min_slice  columns below which a slice is not worth the barriers
+// [size]
+static int cluster_size(int rows, int n, int sms, int min_slice) {
+  int ctas = 1;
+  while (ctas < 8 && n / ctas > 32768) ctas *= 2;
+  while (ctas < 8 && int64_t(rows) * ctas < 2 * sms && n / (2 * ctas) >= min_slice) ctas *= 2;
+  return ctas;
+}
+// [size]
+
+template <int kCluster> static cudaError_t launch_clusters(const TopkArgs& a, int sms, cudaStream_t stream) {
+  const int most = int((kMaxSharedMemory - sizeof(SharedStorage)) / sizeof(uint4));
+  const int capacity = min((a.n / kGroup + 2) / kCluster + 1, most);   // a row has up to 3 columns before its first
+  const std::size_t bytes = sizeof(SharedStorage) + std::size_t(capacity) * sizeof(uint4);
+  const dim3 grid(unsigned(a.rows) * kCluster);
+  // A CTA that is alone on its SM takes all the threads.
+  if (bytes > kMaxSharedMemory / 2 - 1024 || a.rows * kCluster <= sms)
+    return dsa::launch(kernel<768, 1, kCluster>, {grid, dim3(768), bytes, stream, kCluster}, a, capacity);
+  return dsa::launch(kernel<320, 3, kCluster>, {grid, dim3(320), bytes, stream, kCluster}, a, capacity);
+}
+
+static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
+  if (a.rows == 0 || a.topk == 0) return cudaSuccess;
+  const int sms = sm_count();
+  // About 4000 columns on a large chip; few on the emulator, so that small problems have clusters too.
+  switch (cluster_size(a.rows, a.n, sms, 32 * sms)) {
+    case 1: return launch_clusters<1>(a, sms, stream);
+    case 2: return launch_clusters<2>(a, sms, stream);
+    case 4: return launch_clusters<4>(a, sms, stream);
+    default: return launch_clusters<8>(a, sms, stream);
+  }
+}
+
+static const Register<TopkArgs, unsupported, launch> registered{
+    "05_clusters", "a cluster per row, histograms summed over DSMEM", Accuracy::kExact, Repeatable::kYes};
+
+}  // namespace dsa::topk_05
