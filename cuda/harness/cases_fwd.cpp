@@ -100,16 +100,17 @@ Problem rising(bool fp8, int h_q) {
 }
 
 /// Steps of 6.5 and 1 between the logits of tiles: a reference that is only raised by need is raised by even and by odd
-/// tiles, and an odd tile comes that fits the reference of before but not of after the even tile's raise.
+/// tiles, an odd tile comes that fits the reference of before but not of after the even tile's raise, and at the end an even
+/// tile raises for the last time.
 Problem rising_steeply(bool fp8, int h_q) {
-  Sparse s{1, 1, 512, h_q, 1, 384};
+  Sparse s{1, 1, 640, h_q, 1, 512};
   s.fp8 = fp8;
   Problem p = sparse_fwd(s);
   p.inputs.erase("q_scale");
   p.inputs.erase("kv_scale");
-  constexpr float kLevels[] = {0, 13, 26, 24, 25, 39};
-  std::vector<float> level(512);
-  for (int64_t slot = 0; slot < 384; ++slot) level[std::size_t(slots(p, 0, 0)[slot])] = kLevels[slot / 64];
+  constexpr float kLevels[] = {0, 13, 26, 24, 25, 39, 52, 51};
+  std::vector<float> level(640);
+  for (int64_t slot = 0; slot < 512; ++slot) level[std::size_t(slots(p, 0, 0)[slot])] = kLevels[slot / 64];
   set_logits(
       p, [](int64_t) { return std::vector{12.f}; },
       [=](int64_t row) { return std::vector{level[std::size_t(row)]}; });

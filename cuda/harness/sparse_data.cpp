@@ -273,7 +273,7 @@ std::vector<SparseCase> shared_sparse_cases() {
                        return sparse_fwd({1, h_q < 63 ? 2 : 1, 96, h_q, 1, 64});
                      }});
   }
-  for (int topk : {1, 5, 64, 100, 128, 200}) {
+  for (int topk : {1, 5, 64, 100, 128, 129, 200}) {
     cases.push_back({"topk:" + std::to_string(topk), "slot counts with and without a tail", [=] {
                        return sparse_fwd({1, 2, 256, 8, 1, topk});
                      }});

@@ -23,7 +23,7 @@
 ///
 /// Shared memory  Q 72 KiB + K 2 x 72 KiB + p1 8 KiB + 2 KiB = 226 KiB of 227 KiB; p0 lies in K0's last column tile, which
 ///                only [A5] reads.
-/// Registers      producer 72, consumers 216: 128 * 504 = 64512 of 64512.
+/// Registers      producer 88, consumers 208: 128 * 504 = 64512 of 64512.
 #include "../common/half_tile.cuh"
 #include "../common/mla_products.cuh"
 #include "../common/register.cuh"

@@ -51,7 +51,8 @@ static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
 
 /// Named barriers between the consumers, 128 threads arrive and 128 wait: P of the even or the odd tile is there, with its
 /// Raise; a consumer's sums are there, and it reads K no more.
-constexpr unsigned kP0 = 1, kP1 = 2, kEnd0 = 3, kEnd1 = 4;
+/// kScores0 is among the 128 threads of consumer 0.
+constexpr unsigned kP0 = 1, kP1 = 2, kEnd0 = 3, kEnd1 = 4, kScores0 = 5;
 constexpr unsigned kBoth = 256;
 
 // ---- Producer ---------------------------------------------------------------------------------------------------------
@@ -139,6 +140,7 @@ DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, const 
       if (pair > 0) rescale(out, factor);             // else there is nothing in it
     }
     softmax.exponentiate_rows(scores);
+    ptx::barrier_sync(kScores0, 128);                 // the scores of all four warps have read what p0 overwrites
     store_p(s.p0(), t, scores, p);
     softmax.tell(s.raise[0], t, raised, factor);
     ptx::barrier_arrive(kP0, kBoth);

@@ -4,7 +4,7 @@
 /// | before        | 06_late_maximum.cu: every query starts with an empty ring and ends with idle tensor cores          |
 /// |---------------|------------------------------------------------------------------------------------------------------|
 /// | **this rung** | the ring runs on from one query into the next; the output leaves from registers                      |
-/// | next          | 08_early_product.cu: the odd tile's softmax lies under the product with the even tile              |
+/// | next          |                                                                                                      |
 /// | reference     | reference/sparse_mla_fwd.cpp                                                                          |
 /// | chapter       | @ref sparse_mla_fwd_07                                                                                |
 ///
@@ -57,7 +57,8 @@ static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
 
 /// Named barriers between the consumers, 128 threads arrive and 128 wait: P of the even or the odd tile is there, with its
 /// Raise; at the end of a query, the sums of consumer 0 or 1 are there.
-constexpr unsigned kP0 = 1, kP1 = 2, kSums0 = 3, kSums1 = 4;
+/// kScores0 is among the 128 threads of consumer 0.
+constexpr unsigned kP0 = 1, kP1 = 2, kSums0 = 3, kSums1 = 4, kScores0 = 5;
 constexpr unsigned kBoth = 256;
 
 // ---- Producer ---------------------------------------------------------------------------------------------------------
@@ -210,6 +211,7 @@ DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, 
       if (pair > 0) rescale(out, factor);             // else there is nothing in it
     }
     softmax.exponentiate_rows(scores);
+    ptx::barrier_sync(kScores0, 128);                 // the scores of all four warps have read what p0 overwrites
     store_p(s.p0(), t, scores, p);
     softmax.tell(s.raise[0], t, raised, factor);
     ptx::barrier_arrive(kP0, kBoth);

@@ -47,7 +47,7 @@ constexpr unsigned kPFull = 1, kPEmpty = 2;
 template <int kTiles>
 DSA_DEVICE void copy_half(KeyTile& tile, int first, const MlaWork& w, const ProducerRows& rows, int t) {
   for (int i = 0; i < 4; ++i) {
-    const int source = rows.row[i];
+    const int source = is_visible(w, rows.row[i]) ? rows.row[i] : -1;
     copy_row<kTiles>(tile.k + first, t / 8 + 16 * i, t % 8, kv_row(w, max(source, 0)) + first * kTileColumns,
                      source >= 0);
   }
