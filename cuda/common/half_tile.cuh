@@ -16,10 +16,7 @@ struct HalfState {
 };
 
 /// A warp has finished with a half tile.
-DSA_DEVICE void release(HalfState& half) {
-  __syncwarp();                                       // all lanes have read `valid`
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&half.empty);
-}
+DSA_DEVICE void release(HalfState& half) { release(half.empty); }
 
 /// The column tiles first .. first + kTiles - 1 of one K tile.
 template <int kTiles>

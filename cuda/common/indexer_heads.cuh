@@ -12,19 +12,17 @@
 /// registers for the whole block.
 #pragma once
 
+#include "accumulator.cuh"
 #include "indexer_tile.cuh"
 
 namespace dsa {
-
-/// The key of a granule that a thread's accumulators d[4 j + 2 h + i] belong to.
-DSA_DEVICE int accumulator_key(int t, int h) { return t % 128 / 32 * 16 + 8 * h + t % 32 / 4; }
 
 /// w[2 j + i] is the weight of column 8 j + 2 (t % 4) + i. @param columns how many the block has; the others' weights are 0
 // [weights]
 DSA_DEVICE void load_weights(float (&w)[32], const float* weights, int64_t columns, int t) {
 #pragma unroll
   for (int r = 0; r < 32; ++r) {
-    const int column = r / 2 * 8 + t % 4 * 2 + r % 2;
+    const int column = r / 2 * 8 + accumulator_column(t) + r % 2;
     w[r] = column < columns ? weights[column] : 0;
   }
 }
@@ -45,14 +43,6 @@ DSA_DEVICE void sum_columns(const float (&d)[64], const float (&w)[32], int quer
 }
 // [sum_columns]
 
-/// Over the four threads of a row; all four get the sum.
-// [sum_quad]
-DSA_DEVICE float sum_quad(float sum) {
-  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-  return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
-}
-// [sum_quad]
-
 // ---- Without what the plain sum does twice ------------------------------------------------------------------------------
 /// As sum_columns, in four chains of additions that do not wait for each other.
 template <class Shape>
@@ -71,7 +61,7 @@ DSA_DEVICE void sum_columns_in_four(const float (&d)[64], const float (&w)[32], 
 /// Which logits sum_heads() leaves in a thread: queries scattered_query(t, 0), + 1, ... of the block, key scattered_key(t) of
 /// the granule.
 template <class Shape> DSA_DEVICE int scattered_query(int t, int i) { return t % 4 / 2 * (Shape::kQueries / 2) + i; }
-DSA_DEVICE int scattered_key(int t) { return accumulator_key(t, t % 2); }
+DSA_DEVICE int scattered_key(int t) { return accumulator_row(t, t % 2); }
 
 /// The sum over heads of a granule, scattered: of the four values that a quad holds in pieces (2 queries x 2 keys), each of its
 /// threads gets one.

@@ -78,10 +78,4 @@ DSA_DEVICE void copy_keys(KeyTile<Shape>& tile, float* scale, const IndexerMaps&
   ptx::cp_async_bulk_tensor_load(scale, &maps.k_scale, first_key, 0, full);
 }
 
-/// A warp has finished with a buffer.
-DSA_DEVICE void release(ptx::mbarrier* empty) {
-  __syncwarp();                                    // all lanes have read what they need of it
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
-}
-
 }  // namespace dsa

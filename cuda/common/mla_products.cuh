@@ -56,7 +56,7 @@ DSA_DEVICE void issue_output(float (&out)[128], const uint32_t (&p)[4][4], const
 
 /// 64 heads by 256 columns of the output, from a warpgroup's accumulators through four column tiles of shared memory, so
 /// that a warp writes whole rows of 128 bytes. @param first_column  of the 512
-DSA_DEVICE void store_output(const SparseMlaFwdArgs& a, const MlaWork& w, int first_column, ColumnTile* tiles, int t,
+DSA_DEVICE void store_output(const SparseMlaFwdArgs& a, const HeadRows& w, int first_column, ColumnTile* tiles, int t,
                              const float (&out)[128]) {
   t %= 128;
 #pragma unroll
@@ -75,7 +75,7 @@ DSA_DEVICE void store_output(const SparseMlaFwdArgs& a, const MlaWork& w, int fi
 }
 
 /// The same without shared memory: the four threads of a row exchange what they have, so that each holds 8 columns of 32.
-DSA_DEVICE void store_output_from_registers(const SparseMlaFwdArgs& a, const MlaWork& w, int first_column, int t,
+DSA_DEVICE void store_output_from_registers(const SparseMlaFwdArgs& a, const HeadRows& w, int first_column, int t,
                                             const float (&out)[128]) {
   const int q = t % 4;
 #pragma unroll
@@ -99,25 +99,24 @@ DSA_DEVICE void store_output_from_registers(const SparseMlaFwdArgs& a, const Mla
   }
 }
 
-/// lse and max_logits of the row h of a thread; one thread of the four that share it stores.
-/// @param m        what l is relative to
-/// @param largest  raw score: m, unless a kernel works with another reference
-DSA_DEVICE RowEnd store_row_end(const SparseMlaFwdArgs& a, const MlaWork& w, int t, int h, float m, float l, float largest,
-                                bool store) {
+/// The end of the row h of a thread; of none, past the last head. @param m  what l is relative to
+DSA_DEVICE RowEnd row_end(const SparseMlaFwdArgs& a, const HeadRows& w, int t, int h, float m, float l) {
   const int row = accumulator_row(t, h);
   if (row >= w.heads) return {0, 0};
-  const RowEnd end = end_row(m, l, a.sm_scale, a.attn_sink ? a.attn_sink + w.first_head + row : nullptr);
-  if (store && t % 4 == 0) {
+  return end_row(m, l, a.sm_scale, a.attn_sink ? a.attn_sink + w.first_head + row : nullptr);
+}
+
+/// The same, and stores lse and max_logits; one thread of the four that share a row stores.
+/// @param largest  raw score: m, unless a kernel works with another reference
+DSA_DEVICE RowEnd store_row_end(const SparseMlaFwdArgs& a, const HeadRows& w, int t, int h, float m, float l, float largest,
+                                bool store) {
+  const RowEnd end = row_end(a, w, t, h, m, l);
+  const int row = accumulator_row(t, h);
+  if (store && t % 4 == 0 && row < w.heads) {
     a.lse[w.head_row + row] = end.lse;
     a.max_logits[w.head_row + row] = largest * a.sm_scale;
   }
   return end;
-}
-
-/// What the row h of a thread's output must be multiplied with. @param m what l is relative to
-DSA_DEVICE float row_factor(const SparseMlaFwdArgs& a, const MlaWork& w, int t, int h, float m, float l) {
-  const int row = accumulator_row(t, h);
-  return row < w.heads ? end_row(m, l, a.sm_scale, a.attn_sink ? a.attn_sink + w.first_head + row : nullptr).factor : 0;
 }
 
 /// Why the tensor-core rungs cannot run a problem, or nullptr.

@@ -9,6 +9,7 @@
 #include "../../reference/contracts.hpp"
 #include "../device/device.cuh"
 #include "../device/ptx.cuh"
+#include "accumulator.cuh"
 #include "selected.cuh"
 #include "swizzle.cuh"
 
@@ -32,14 +33,18 @@ DSA_DEVICE char* chunk_address(ColumnTile& tile, int row, int chunk) {
 }
 
 // ---- Which part of the problem a CTA has ---------------------------------------------------------------------------
-/// One query and up to 64 of its heads, all of one KV group.
-struct MlaWork {
-  int batch, query, group;
+/// Up to 64 heads of one query: where they are in q and in the results.
+struct HeadRows {
   int first_head;            ///< within h_q
   int heads;                 ///< 1 to 64
+  int64_t head_row;          ///< (batch * s_q + query) * h_q + first_head: row of q, out, lse, max_logits
+};
+
+/// One query and up to 64 of its heads, all of one KV group.
+struct MlaWork : HeadRows {
+  int batch, query, group;
   int slots;                 ///< slots of the index list that may be valid
   int limit;                 ///< rows below this one may be read
-  int64_t head_row;          ///< (batch * s_q + query) * h_q + first_head: row of q, out, lse, max_logits
   const int32_t* indices;    ///< [topk]
   const bf16* kv;            ///< of this batch and group: see kv_row
   int row_stride;            ///< elements
@@ -104,19 +109,18 @@ template <int kTiles> DSA_DEVICE void copy_row(ColumnTile* tiles, int row, int c
 }
 // [copy_row]
 
-/// The heads of `w` as 64 rows of 576 columns, by the threads t = 0 to kThreads - 1; rows past the last head are zero.
-template <int kThreads> DSA_DEVICE void copy_q(ColumnTile* tiles, const bf16* q, const MlaWork& w, int t) {
+/// The heads of `w` as 64 rows of 576 columns, or the column tiles first .. first + kTiles - 1 of them, by the threads t = 0 to
+/// kThreads - 1; rows past the last head are zero.
+template <int kThreads, int kTiles = kQKTiles>
+DSA_DEVICE void copy_q(ColumnTile* tiles, const bf16* q, const MlaWork& w, int t, int first = 0) {
+#pragma unroll 1
   for (int row = t / 8; row < kTileHeads; row += kThreads / 8) {
     const bool valid = row < w.heads;
-    copy_row<kQKTiles>(tiles, row, t % 8, q + (w.head_row + (valid ? row : 0)) * kDimQK, valid);
+    copy_row<kTiles>(tiles + first, row, t % 8, q + (w.head_row + (valid ? row : 0)) * kDimQK + first * kTileColumns, valid);
   }
 }
 
 // ---- Fragments -------------------------------------------------------------------------------------------------------
-/// Accumulator register 4 j + 2 h + i of a thread: row accumulator_row(t, h), column 8 j + accumulator_column(t) + i.
-DSA_DEVICE int accumulator_row(int t, int h) { return t % 128 / 32 * 16 + t % 32 / 4 + 8 * h; }
-DSA_DEVICE int accumulator_column(int t) { return t % 4 * 2; }
-
 /// Rows of a fragment to and from shared memory: a float per row.
 DSA_DEVICE void put_rows(float (&to)[kTileHeads], int t, const float (&x)[2]) {
   for (int h = 0; h < 2; ++h)
@@ -124,16 +128,6 @@ DSA_DEVICE void put_rows(float (&to)[kTileHeads], int t, const float (&x)[2]) {
 }
 DSA_DEVICE void get_rows(const float (&from)[kTileHeads], int t, float (&x)[2]) {
   for (int h = 0; h < 2; ++h) x[h] = from[accumulator_row(t, h)];
-}
-
-/// Over the four threads that share a row of an accumulator.
-DSA_DEVICE float row_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-DSA_DEVICE float row_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
 /// Writes 64 rows by 16 columns, from A-operand registers (which an accumulator's columns 16 k.. are, packed), into a column

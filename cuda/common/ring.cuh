@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../device/device.cuh"
+#include "../device/ptx.cuh"
 
 namespace dsa {
 
@@ -20,5 +21,13 @@ template <int kStages> struct RingPosition {
   }
 };
 // [ring]
+
+// [release]
+/// A warp has finished with a buffer. `empty` counts an arrival for each warp.
+DSA_DEVICE void release(ptx::mbarrier& empty) {
+  __syncwarp();                                       // all lanes have read what they need of it
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&empty);
+}
+// [release]
 
 }  // namespace dsa

@@ -5,6 +5,7 @@
 #include "../../reference/contracts.hpp"
 #include "../device/device.cuh"
 #include "../device/ptx.cuh"
+#include "../device/trace.cuh"
 #include "sortable_key.cuh"
 #include "topk_search.cuh"
 
@@ -91,5 +92,29 @@ DSA_DEVICE void write_in_order(const TopkRow& row, const Threshold& threshold, u
   fill_rest<kThreads>(row, above + min(ties, threshold.ties));
 }
 // [write_in_order]
+
+// ---- Slots in the order of atomics -------------------------------------------------------------------------------------
+/// What kernels need that hand out slots to whoever comes first.
+struct SlotStorage {
+  RadixSelect select;
+  int written;                                   ///< slots handed out
+  int staged;                                    ///< candidates in the buffer
+  int ties;                                      ///< columns equal to the threshold met so far
+};
+
+/// The last step: the threshold among the candidates, and those it selects. @param for_each see radix_select
+// [select]
+template <int kThreads, class ForEach>
+DSA_DEVICE void select(SlotStorage& s, const TopkRow& row, int wanted, bool deterministic, const ForEach& for_each) {
+  trace_step("[T4] threshold");
+  const Threshold threshold = radix_select<kThreads>(s.select, wanted, ThisCta{}, for_each);
+  trace_step("[T5] write");
+  if (deterministic) return write_in_order<kThreads>(row, threshold, s.select.search.warp_total);
+  for_each([&](uint32_t key, int column) {
+    const bool take = key > threshold.key || (key == threshold.key && atomicAdd(&s.ties, 1) < threshold.ties);
+    if (take) row.indices[atomicAdd(&s.written, 1)] = column;
+  });
+}
+// [select]
 
 }  // namespace dsa

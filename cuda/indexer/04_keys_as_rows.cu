@@ -60,7 +60,7 @@ template <class Shape> static __global__ void __launch_bounds__(kThreads, 4) ker
     copy_rows<Shape, kGranule, kThreads>(s.k, a.k, first_key, a.s_kv, t);
     ptx::cp_async_commit_group();
     float scale[2];                                  // of this thread's keys; on their way while the keys are
-    for (int h = 0; h < 2; ++h) scale[h] = a.k_scale[min(first_key + accumulator_key(t, h), a.s_kv - 1)];
+    for (int h = 0; h < 2; ++h) scale[h] = a.k_scale[min(first_key + accumulator_row(t, h), a.s_kv - 1)];
     ptx::cp_async_wait_group<0>();                   // of q too, the first time
     ptx::fence_proxy_async_shared();
     __syncthreads();
@@ -76,8 +76,8 @@ template <class Shape> static __global__ void __launch_bounds__(kThreads, 4) ker
       float sum[2];
       sum_columns<Shape>(d, w, i, sum);
       for (int h = 0; h < 2; ++h) {
-        const float logit = sum_quad(sum[h]) * scale[h];
-        if (t % 4 == 0) store_logit(a, query + i, first_key + accumulator_key(t, h), window[i], logit);
+        const float logit = row_sum(sum[h]) * scale[h];
+        if (t % 4 == 0) store_logit(a, query + i, first_key + accumulator_row(t, h), window[i], logit);
       }
     }
     // [epilogue]

@@ -76,8 +76,8 @@ template <class Shape> static __global__ void __launch_bounds__(kThreads, 2) ker
       float sum[2];
       sum_columns<Shape>(d, w, i, sum);
       for (int h = 0; h < 2; ++h) {
-        const int row = first_of_warpgroup + accumulator_key(t, h), key = visited.begin + tile * kKeys + row;
-        const float logit = sum_quad(sum[h]) * s.scale[stage][row];
+        const int row = first_of_warpgroup + accumulator_row(t, h), key = visited.begin + tile * kKeys + row;
+        const float logit = row_sum(sum[h]) * s.scale[stage][row];
         if (t % 4 == 0 && key < a.s_kv && query + i < a.s_q) logits[i * a.logits_stride + key] = logit;
       }
     }

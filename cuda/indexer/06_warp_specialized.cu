@@ -101,7 +101,7 @@ DSA_DEVICE void store_logits(const float (&d)[64], const float (&w)[32], const f
     sum_columns<Shape>(d, w, i, sum);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float logit = sum_quad(sum[h]) * scale[h];
+      const float logit = row_sum(sum[h]) * scale[h];
       if (t % 4 == 0 && i < queries && 8 * h < keys) logits[i * stride + 8 * h] = logit;
     }
   }
@@ -112,7 +112,7 @@ DSA_DEVICE void store_logits(const float (&d)[64], const float (&w)[32], const f
 template <class Shape> DSA_DEVICE void do_math(SharedStorage<Shape>& s, const IndexerArgs& a, int warpgroup) {
   ptx::setmaxnreg_inc<112>();
   trace_role("math");
-  const int t = threadIdx.x % 128, row = warpgroup * kGranule + accumulator_key(t, 0);   // of a tile
+  const int t = threadIdx.x % 128, row = warpgroup * kGranule + accumulator_row(t, 0);   // of a tile
   float d[64], w[32], scale[2];
   auto q_at = RingPosition<kQStages>::consumer();
   auto k_at = RingPosition<kKStages>::consumer();
@@ -130,8 +130,8 @@ template <class Shape> DSA_DEVICE void do_math(SharedStorage<Shape>& s, const In
       ptx::mbarrier_wait_parity(&s.k_full[k_at.stage], k_at.parity);
       for (int h = 0; h < 2; ++h) scale[h] = s.scale[k_at.stage][row + 8 * h];
       multiply<Shape>(d, s.k[k_at.stage].k + warpgroup * kGranule * Shape::kDim, s.q[q_at.stage].q);
-      release(&s.k_empty[k_at.stage]);
-      if (tile + 1 == item.tiles) release(&s.q_empty[q_at.stage]);
+      release(s.k_empty[k_at.stage]);
+      if (tile + 1 == item.tiles) release(s.q_empty[q_at.stage]);
 
       trace_step("[C3] heads", 300);
       store_logits<Shape>(d, w, scale, logits, a.logits_stride, a.s_q - query, keys, t);

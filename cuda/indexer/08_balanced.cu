@@ -230,7 +230,7 @@ template <class Shape> DSA_DEVICE void do_math(SharedStorage<Shape>& s, const In
       } else {
         next = s.next[k_at.stage];
       }
-      release(&s.k_empty[k_at.stage]);
+      release(s.k_empty[k_at.stage]);
       part = (part - tile.granules) & 3;             // the next granule is for the warpgroup after the last one's
 
       trace_step("[C3] heads", ours ? 300 : 0);
@@ -238,7 +238,7 @@ template <class Shape> DSA_DEVICE void do_math(SharedStorage<Shape>& s, const In
         store_logits<Shape>(a, d, w, scale, logits, s.window[q_at.stage], s.piece[q_at.stage], tile.inside, query,
                             tile.first_key + row, t);
     }
-    release(&s.q_empty[q_at.stage]);                 // after the windows have been looked at
+    release(s.q_empty[q_at.stage]);                 // after the windows have been looked at
   }
 }
 // [math]

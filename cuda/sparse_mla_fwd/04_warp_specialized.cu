@@ -63,14 +63,6 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
 }
 // [producer]
 
-// [release]
-/// A warp has finished with a buffer.
-DSA_DEVICE void release(KeyTileState& state) {
-  __syncwarp();                                       // all lanes have read `valid`
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&state.empty);
-}
-// [release]
-
 // ---- Consumer 0: scores, softmax, left half of the output -----------------------------------------------------------
 // [start_scores]
 /// Issues S = Q K^T for the next tile, as a group of its own.
@@ -139,7 +131,7 @@ DSA_DEVICE void consume_left(SharedStorage& s, const SparseMlaFwdArgs& a, const 
       ptx::wgmma_wait_group<0>();
     }
     ptx::wgmma_keep(out);
-    release(s.ring[stage]);
+    release(s.ring[stage].empty);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(scores);
 // [queue]
@@ -182,7 +174,7 @@ DSA_DEVICE void consume_right(SharedStorage& s, const SparseMlaFwdArgs& a, const
     ptx::wgmma_keep(out);
     trace_step("[B2] release");
     ptx::barrier_arrive(kPEmpty, 256);
-    release(s.ring[at.stage]);
+    release(s.ring[at.stage].empty);
 // [right_tile]
   }
   ptx::barrier_sync(kPFull, 256);

@@ -36,12 +36,8 @@ constexpr int kDigitBits = 8;
 constexpr int kBins = 1 << kDigitBits;
 constexpr int kCapacity = 4096;                  ///< candidates; normal logits leave about 1000 of 32768 in the bin
 
-struct SharedStorage {
+struct SharedStorage : SlotStorage {
   int histogram[kBins];
-  RadixSelect select;
-  int written;                                   ///< slots handed out
-  int staged;                                    ///< candidates in the buffer
-  int ties;                                      ///< columns equal to the threshold met so far
   uint2 candidate[kCapacity];                    ///< key, column
 };
 static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
@@ -74,21 +70,6 @@ DSA_DEVICE void filter(SharedStorage& s, const TopkRow& row, int bin, bool write
 }
 // [filter]
 
-/// [T4] [T5] `for_each` goes over all columns of the threshold's bin, staged or not.
-// [select]
-template <class ForEach>
-DSA_DEVICE void select(SharedStorage& s, const TopkRow& row, int wanted, bool deterministic, const ForEach& for_each) {
-  trace_step("[T4] threshold");
-  const Threshold threshold = radix_select<kThreads>(s.select, wanted, ThisCta{}, for_each);
-  trace_step("[T5] write");
-  if (deterministic) return write_in_order<kThreads>(row, threshold, s.select.search.warp_total);
-  for_each([&](uint32_t key, int column) {
-    const bool take = key > threshold.key || (key == threshold.key && atomicAdd(&s.ties, 1) < threshold.ties);
-    if (take) row.indices[atomicAdd(&s.written, 1)] = column;
-  });
-}
-// [select]
-
 static __global__ void __launch_bounds__(kThreads, 3) kernel(const TopkArgs a) {
   SharedStorage& s = shared_memory<SharedStorage>();
   const TopkRow row = topk_row(a, blockIdx.x);
@@ -111,11 +92,11 @@ static __global__ void __launch_bounds__(kThreads, 3) kernel(const TopkArgs a) {
   filter(s, row, bin.bin, !a.deterministic, stage);
   // [overflow]
   if (stage) {
-    select(s, row, wanted, a.deterministic, [&](const auto& f) {
+    select<kThreads>(s, row, wanted, a.deterministic, [&](const auto& f) {
       for (int i = threadIdx.x; i < bin.population; i += kThreads) f(s.candidate[i].x, int(s.candidate[i].y));
     });
   } else {
-    select(s, row, wanted, a.deterministic, [&](const auto& f) {
+    select<kThreads>(s, row, wanted, a.deterministic, [&](const auto& f) {
       for (int column = row.first + int(threadIdx.x); column < row.last; column += kThreads) {
         const float x = row.logits[column];
         if (digit_of(x) == bin.bin) f(sortable_key(x), column);

@@ -40,12 +40,8 @@ constexpr int kLoads = 4;                        ///< 16-byte loads in flight pe
 constexpr int kTile = 4 * kLoads * kThreads;     ///< columns that the CTA has in registers at a time
 constexpr int kCapacity = 4096;                  ///< candidates
 
-struct SharedStorage {
+struct SharedStorage : SlotStorage {
   int histogram[kBins];                          ///< bin 0: what is never selected
-  RadixSelect select;
-  int written;                                   ///< slots handed out
-  int staged;                                    ///< candidates in the buffer
-  int ties;                                      ///< columns equal to the threshold met so far
   int column[kCapacity];                         ///< of the candidates
   uint32_t key[kCapacity];
 };
@@ -118,21 +114,6 @@ DSA_DEVICE void filter(SharedStorage& s, const TopkRow& row, const Bounds& bound
 }
 // [filter]
 
-/// [T4] [T5] `for_each` goes over all columns of the threshold's bin, staged or not.
-// [select]
-template <class ForEach>
-DSA_DEVICE void select(SharedStorage& s, const TopkRow& row, int wanted, bool deterministic, const ForEach& for_each) {
-  trace_step("[T4] threshold");
-  const Threshold threshold = radix_select<kThreads>(s.select, wanted, ThisCta{}, for_each);
-  trace_step("[T5] write");
-  if (deterministic) return write_in_order<kThreads>(row, threshold, s.select.search.warp_total);
-  for_each([&](uint32_t key, int column) {
-    const bool take = key > threshold.key || (key == threshold.key && atomicAdd(&s.ties, 1) < threshold.ties);
-    if (take) row.indices[atomicAdd(&s.written, 1)] = column;
-  });
-}
-// [select]
-
 static __global__ void __launch_bounds__(kThreads, 2) kernel(const TopkArgs a) {
   SharedStorage& s = shared_memory<SharedStorage>();
   const int t = threadIdx.x;
@@ -158,11 +139,11 @@ static __global__ void __launch_bounds__(kThreads, 2) kernel(const TopkArgs a) {
   if (stage) {
     for (int i = t; i < bin.population; i += kThreads) s.key[i] = sortable_key(row.logits[s.column[i]]);
     // radix_select begins with a barrier
-    select(s, row, wanted, a.deterministic, [&](const auto& f) {
+    select<kThreads>(s, row, wanted, a.deterministic, [&](const auto& f) {
       for (int i = t; i < bin.population; i += kThreads) f(s.key[i], s.column[i]);
     });
   } else {
-    select(s, row, wanted, a.deterministic, [&](const auto& f) {
+    select<kThreads>(s, row, wanted, a.deterministic, [&](const auto& f) {
       for_each_tile(row, [&](const auto& column, const float (&x)[4 * kLoads]) {
         for (int i = 0; i < 4 * kLoads; ++i)
           if (x[i] >= bounds.lower && !(x[i] >= bounds.upper)) f(sortable_key(x[i]), column(i / 4) + i % 4);

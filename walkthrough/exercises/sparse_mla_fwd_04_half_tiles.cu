@@ -74,12 +74,6 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWo
   }
 }
 
-/// A warp has finished with a half tile.
-DSA_DEVICE void release(ptx::mbarrier& empty) {
-  __syncwarp();                                       // all lanes have read `valid`
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&empty);
-}
-
 // ---- Consumer 0: scores, softmax, left half of the output -----------------------------------------------------------
 /// Issues S = Q K^T for the next tile, as a group of its own.
 DSA_DEVICE void start_scores(SharedStorage& s, const RingPosition<kStages>& at, float (&scores)[32]) {

@@ -21,10 +21,9 @@ constexpr int kThreads = 384;
 constexpr int kHalf = kDimV / 2;                      ///< output columns of a consumer
 
 /// What the consumers must know of an item of work.
-struct Item {
+struct alignas(16) Item {
+  HeadRows heads;
   int pairs;                                          ///< of tiles; 1 if no slot is valid
-  int heads, first_head;
-  int64_t head_row;
 };
 
 struct SharedStorage {
@@ -49,15 +48,11 @@ constexpr unsigned kP0 = 1, kP1 = 2, kSums0 = 3, kSums1 = 4, kScores0 = 5;
 constexpr unsigned kBoth = 256;
 
 // ---- Producer ---------------------------------------------------------------------------------------------------------
-/// A half of Q; rows past the last head are zero.
+/// A half of Q.
 template <int kTiles>
-DSA_DEVICE void fill_q(HalfState& half, unsigned parity, ColumnTile* tiles, int first, const bf16* q, const MlaWork& w, int t) {
+DSA_DEVICE void fill_q(SharedStorage& s, HalfState& half, unsigned parity, int first, const bf16* q, const MlaWork& w, int t) {
   ptx::mbarrier_wait_parity(&half.empty, parity);
-#pragma unroll 1
-  for (int row = t / 8; row < kTileHeads; row += kProducerThreads / 8) {
-    const bool valid = row < w.heads;
-    copy_row<kTiles>(tiles + first, row, t % 8, q + (w.head_row + (valid ? row : 0)) * kDimQK + first * kTileColumns, valid);
-  }
+  copy_q<kProducerThreads, kTiles>(s.q, q, w, t, first);
   ptx::cp_async_mbarrier_arrive_noinc(&half.full);
 }
 
@@ -87,16 +82,16 @@ DSA_DEVICE void produce(SharedStorage& s, const SparseMlaFwdArgs& a, int work_co
     for (int pair = 0; pair < pairs; ++pair, at.advance()) {
       if (pair == 0) {
         trace_step("[P0] Q");
-        fill_q<kLeft>(s.q_left, q_at.parity, s.q, 0, q, w, t);
+        fill_q<kLeft>(s, s.q_left, q_at.parity, 0, q, w, t);
         if (t == 0) {
-          s.item[q_at.parity] = {pairs, w.heads, w.first_head, w.head_row};
+          s.item[q_at.parity] = {w, pairs};
           ptx::mbarrier_arrive(&s.q_left.full);
         }
       }
       trace_step("[P1] gather");
       fill_half<kLeft>(s.left[0], at.parity, s.k[0], 0, w, even, t);
       publish_valid(s.left[0].full, s.valid[0], w, even, t);
-      if (pair == 0) fill_q<kRight>(s.q_right, q_at.parity, s.q, kLeft, q, w, t);
+      if (pair == 0) fill_q<kRight>(s, s.q_right, q_at.parity, kLeft, q, w, t);
       fill_half<kRight>(s.right[0], at.parity, s.k[0], kLeft, w, even, t);
       next = next_used_pair(w, next + 1, all, lane);
       even = look_up_rows(w, 2 * next, t);
@@ -126,7 +121,7 @@ DSA_DEVICE void tell_sums_1(SharedStorage& s, int t, const LateSoftmax& softmax)
 }
 
 /// lse and max_logits, by consumer 1, which gets all sums.
-DSA_DEVICE void store_row_ends(SharedStorage& s, const SparseMlaFwdArgs& a, const MlaWork& w, int t, const LateSoftmax& softmax) {
+DSA_DEVICE void store_row_ends(SharedStorage& s, const SparseMlaFwdArgs& a, const HeadRows& w, int t, const LateSoftmax& softmax) {
   float l[2], m[2];
   get_rows(s.l, t, l);
   get_rows(s.m, t, m);
@@ -136,16 +131,14 @@ DSA_DEVICE void store_row_ends(SharedStorage& s, const SparseMlaFwdArgs& a, cons
 
 DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const Item& item, const LateSoftmax& softmax, int consumer, int t,
                        float (&out)[128]) {
-  MlaWork w;
-  w.heads = item.heads, w.first_head = item.first_head, w.head_row = item.head_row;
   float other[2], factor[2];
   ptx::barrier_sync(consumer == 0 ? kSums1 : kSums0, kBoth);
-  if (consumer == 1) store_row_ends(s, a, w, t, softmax);
+  if (consumer == 1) store_row_ends(s, a, item.heads, t, softmax);
   get_rows(s.weight[1 - consumer], t, other);
   for (int h = 0; h < 2; ++h)
-    factor[h] = row_factor(a, w, t, h, softmax.reference[h], row_sum(softmax.weight[h]) + other[h]);
+    factor[h] = row_end(a, item.heads, t, h, softmax.reference[h], row_sum(softmax.weight[h]) + other[h]).factor;
   rescale(out, factor);
-  store_output_from_registers(a, w, consumer * kHalf, t, out);
+  store_output_from_registers(a, item.heads, consumer * kHalf, t, out);
 }
 
 // ---- Consumer 0: even tiles, left half of the output -----------------------------------------------------------------
