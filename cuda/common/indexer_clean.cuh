@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(kCleanThreads) clean_kernel(const Index
 // [clean]
 
 /// For kernels that store whatever they have computed: the second kernel of the clean mode.
-inline cudaError_t launch_clean(const IndexerArgs& a, cudaStream_t stream) {
+static inline cudaError_t launch_clean(const IndexerArgs& a, cudaStream_t stream) {
   if (!a.clean || a.s_q == 0) return cudaSuccess;
   const unsigned ctas = (unsigned(a.s_q) + kCleanThreads / 32 - 1) / (kCleanThreads / 32);
   return dsa::launch(clean_kernel, {dim3(ctas), dim3(kCleanThreads), 0, stream}, a);

@@ -20,12 +20,12 @@ struct IndexerMaps {
 /// A vector as a matrix of one row: past its end a copy finds zeros, whatever the length, where a plain bulk copy would need a
 /// multiple of 16 bytes.
 // [vector_map]
-inline ptx::TensorMap vector_map(const float* x, int64_t size, int box) {
+static inline ptx::TensorMap vector_map(const float* x, int64_t size, int box) {
   return ptx::make_tensor_map(x, {size, 1}, {(4 * size + 15) / 16 * 16}, {box, 1}, ptx::Swizzle::kNone);
 }
 // [vector_map]
 
-template <class Shape> IndexerMaps indexer_maps(const IndexerArgs& a) {
+template <class Shape> static IndexerMaps indexer_maps(const IndexerArgs& a) {
   constexpr int kDim = Shape::kDim;
   const int64_t columns = int64_t(a.s_q) * a.h_i;
   return {ptx::make_tensor_map(a.q, {kDim, columns}, {kDim}, {kDim, kBlockColumns}, Shape::kSwizzle),
@@ -34,7 +34,7 @@ template <class Shape> IndexerMaps indexer_maps(const IndexerArgs& a) {
 }
 
 /// Why the copies cannot be made, or nullptr.
-inline const char* tensor_copy_unsupported(const IndexerArgs& a) {
+static inline const char* tensor_copy_unsupported(const IndexerArgs& a) {
   if (const char* why = shape_unsupported(a)) return why;
   if (reinterpret_cast<uintptr_t>(a.k_scale) % 16 || reinterpret_cast<uintptr_t>(a.weights) % 16)
     return "k_scale and weights must be aligned to 16 bytes";

@@ -26,7 +26,7 @@ template <int kHeads_, int kDim_> struct IndexerShape {
 };
 
 /// f(IndexerShape<h_i, d_i>{}); sizes that shape_unsupported() has refused never come here.
-template <class F> cudaError_t with_indexer_shape(const IndexerArgs& a, const F& f) {
+template <class F> static cudaError_t with_indexer_shape(const IndexerArgs& a, const F& f) {
   const auto with_heads = [&]<int kHeads>() {
     switch (a.d_i) {
       case 32: return f(IndexerShape<kHeads, 32>{});
@@ -38,7 +38,7 @@ template <class F> cudaError_t with_indexer_shape(const IndexerArgs& a, const F&
 }
 
 /// Why there is no such shape, or nullptr.
-inline const char* shape_unsupported(const IndexerArgs& a) {
+static inline const char* shape_unsupported(const IndexerArgs& a) {
   if (a.h_i != 32 && a.h_i != 64) return "h_i must be 32 or 64";
   if (a.d_i != 32 && a.d_i != 64 && a.d_i != 128) return "d_i must be 32, 64 or 128: the rows of a swizzle mode";
   if (reinterpret_cast<uintptr_t>(a.q) % 16 || reinterpret_cast<uintptr_t>(a.k) % 16)

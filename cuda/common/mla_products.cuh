@@ -120,7 +120,7 @@ DSA_DEVICE RowEnd store_row_end(const SparseMlaFwdArgs& a, const HeadRows& w, in
 }
 
 /// Why the tensor-core rungs cannot run a problem, or nullptr.
-inline const char* tensor_core_unsupported(const SparseMlaFwdArgs& a) {
+static inline const char* tensor_core_unsupported(const SparseMlaFwdArgs& a) {
   if (a.fp8) return "bf16 only";
   if (!(a.sm_scale > 0)) return "sm_scale must be positive: the largest raw score is taken for the largest logit";
   if (mla_work_count(a) > 0x7fffffff) return "b * s_q * (head tiles) must be below 2^31";

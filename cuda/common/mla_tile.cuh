@@ -51,11 +51,11 @@ struct MlaWork : HeadRows {
 };
 
 /// Head tiles per KV group. @tparam A SparseMlaFwdArgs or SparseMlaBwdArgs
-template <class A> __host__ __device__ constexpr int head_tiles(const A& a) {
+template <class A> static __host__ __device__ constexpr int head_tiles(const A& a) {
   return (a.h_q / a.g + kTileHeads - 1) / kTileHeads;
 }
 /// Items of work of the whole problem.
-template <class A> __host__ __device__ constexpr int64_t mla_work_count(const A& a) {
+template <class A> static __host__ __device__ constexpr int64_t mla_work_count(const A& a) {
   return int64_t(a.b) * a.s_q * a.g * head_tiles(a);
 }
 

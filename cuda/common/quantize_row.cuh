@@ -112,7 +112,7 @@ DSA_DEVICE void store_row(e4m3* bytes, const RowPiece<T, Split>& piece, const Di
 // [store_row]
 
 /// The pointers and the length allow whole chunks.
-inline bool rows_aligned(const QuantizeArgs& a) {
+static inline bool rows_aligned(const QuantizeArgs& a) {
   const auto x = a.x_bf16 ? reinterpret_cast<uintptr_t>(a.x_bf16) : reinterpret_cast<uintptr_t>(a.x_f32);
   return a.n % kChunk == 0 && x % 16 == 0 && reinterpret_cast<uintptr_t>(a.bytes) % kChunk == 0;
 }
@@ -121,13 +121,13 @@ constexpr int kRowThreads = 128;                   ///< of a CTA
 template <class Split> constexpr int kRowsPerCta = kRowThreads / Split::kLanes;
 
 /// f(Split{}) for the shortest split that holds a row.
-template <class F> cudaError_t with_row_split(const QuantizeArgs& a, const F& f) {
+template <class F> static cudaError_t with_row_split(const QuantizeArgs& a, const F& f) {
   if (a.n <= ShortRows::kLongestRow) return f(ShortRows{});
   if (a.n <= MiddleRows::kLongestRow) return f(MiddleRows{});
   return f(LongRows{});
 }
 
-inline const char* row_split_unsupported(const QuantizeArgs& a) {
+static inline const char* row_split_unsupported(const QuantizeArgs& a) {
   if (a.n > LongRows::kLongestRow) return "n must be at most 2304: a row stays in the registers of a warp";
   if (a.rows > int64_t(0x7fffffff) * kRowsPerCta<LongRows>) return "rows must be below 2^33 (one CTA per 4 to 16)";
   return nullptr;

@@ -28,7 +28,7 @@ DSA_DEVICE TopkRow topk_row(const TopkArgs& a, int row) {
 }
 
 /// Columns are counted in 32 bits, up to a tile past the end of the row.
-inline const char* topk_row_unsupported(const TopkArgs& a) {
+static inline const char* topk_row_unsupported(const TopkArgs& a) {
   return a.n > 0x7fffffff - 65536 ? "n must be below 2^31 - 65536 (columns are counted in 32 bits)" : nullptr;
 }
 

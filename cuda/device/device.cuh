@@ -11,7 +11,9 @@
 /// Rules that make this work:
 /// - shared memory is one struct per kernel, reached through `shared_memory<T>()`, never a `__shared__` variable;
 /// - no inline assembly outside this folder;
-/// - kernels start through `launch()`.
+/// - kernels start through `launch()`;
+/// - host functions in headers are `static`. One program holds both back ends, and of two inline functions of one name the
+///   linker keeps one: the GPU would be handed what was made for the emulator.
 #pragma once
 
 #if defined(__CUDACC__)

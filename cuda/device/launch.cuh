@@ -19,7 +19,7 @@ struct LaunchConfig {
 
 /// SMs of the current device, for kernels whose CTAs stay and take one piece of work after the other. On the emulator
 /// 3, so that even small problems go round.
-inline int sm_count() {
+static inline int sm_count() {
 #if defined(DSA_EMULATOR)
   return 3;
 #else
@@ -32,7 +32,7 @@ inline int sm_count() {
 /// Starts `kernel(arguments...)` and returns the launch's own error; errors inside the kernel surface at the
 /// next synchronisation on the GPU, and here on the emulator.
 template <class... Parameters, class... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Arguments&... arguments) {
+static cudaError_t launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Arguments&... arguments) {
 #if defined(DSA_EMULATOR)
   const auto call = [&] { kernel(static_cast<Parameters>(arguments)...); };
   // By reference, so that it stays on this stack, where the emulator expects a kernel's arguments.

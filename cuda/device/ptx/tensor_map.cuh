@@ -47,7 +47,7 @@ struct TensorMapShape {
 };
 
 /// What cuTensorMapEncodeTiled would refuse with no more than CUDA_ERROR_INVALID_VALUE, in words; throws.
-inline void check(const TensorMapShape& s) {
+static inline void check(const TensorMapShape& s) {
   // No std::string: kernel files are instrumented for the emulator, which would be handed their copies of its code.
   const auto require = [](bool holds, int dimension, const char* what, long long is) {
     if (holds) return;
@@ -70,7 +70,7 @@ inline void check(const TensorMapShape& s) {
 }
 
 #if defined(DSA_EMULATOR)
-inline TensorMap encode(const TensorMapShape& s) {
+static inline TensorMap encode(const TensorMapShape& s) {
   TensorMap map;
   map.base = const_cast<void*>(s.base);
   map.rank = s.rank;
@@ -85,7 +85,7 @@ inline TensorMap encode(const TensorMapShape& s) {
 }
 static_assert(int(Swizzle::k128B) == int(TensorMap::Swizzle::k128), "the cast in encode()");
 #else
-inline TensorMap encode(const TensorMapShape& s) {
+static inline TensorMap encode(const TensorMapShape& s) {
   // Through the runtime, so that nothing links against libcuda. 12000: the version whose signature we call.
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
@@ -125,7 +125,7 @@ static_assert(int(Swizzle::k128B) == CU_TENSOR_MAP_SWIZZLE_128B, "the cast in en
 /// @param box           elements of each dimension of the box, at most 256; its rows are multiples of 16 bytes, and
 ///                      with a swizzle mode no longer than that mode's 32, 64 or 128 bytes
 template <class T>
-TensorMap make_tensor_map(const T* base, std::initializer_list<int64_t> size,
+static TensorMap make_tensor_map(const T* base, std::initializer_list<int64_t> size,
                           std::initializer_list<int64_t> stride_bytes, std::initializer_list<int> box,
                           Swizzle swizzle) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, e4m3> || std::is_same_v<T, uint8_t> ||

@@ -1,0 +1,30 @@
+# cmake -DNM=nm -DFIRST="a.o;b.o" -DSECOND="c.o;d.o" -P one_definition.cmake
+#
+# Fails when an inline function of namespace dsa is in objects of both back ends: the linker would keep one of the two, and
+# they are not the same. The remedy is `static`. ~RungEntry belongs to the registry, which both share.
+cmake_minimum_required(VERSION 3.25)
+function(inline_functions objects result)
+  execute_process(COMMAND ${NM} --demangle --defined-only ${objects} OUTPUT_VARIABLE listing RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "${NM} failed")
+  endif()
+  string(REPLACE ";" "," listing "${listing}")
+  string(REGEX MATCHALL "[0-9a-f]+ [WVu] [^\n]*dsa::[^\n]*" lines "${listing}")
+  set(names)
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "^[0-9a-f]+ [WVu] " "" name "${line}")
+    if(NOT name MATCHES "^dsa::RungEntry::~RungEntry")
+      list(APPEND names "${name}")
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES names)
+  set(${result} "${names}" PARENT_SCOPE)
+endfunction()
+
+inline_functions("${FIRST}" first)
+inline_functions("${SECOND}" second)
+foreach(name IN LISTS first)
+  if(name IN_LIST second)
+    message(SEND_ERROR "in both back ends: ${name}")
+  endif()
+endforeach()
