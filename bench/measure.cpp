@@ -14,7 +14,7 @@ namespace dsa::bench {
 
 namespace {
 
-constexpr double kPauseSeconds = 0.3;  ///< of a burst: long enough for the power budget to recover
+constexpr double kPauseSeconds = 0.1;  ///< of a burst: on an H200, 0.3 s gives the same, 0.04 s 3 % more
 constexpr double kQueuedSeconds =
     50e-3;                          ///< work kept in the stream, so that reading a sensor starves nobody
 constexpr int kSensorReadings = 8;  ///< per measurement

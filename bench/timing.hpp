@@ -11,7 +11,7 @@ namespace dsa::bench {
 /// A GPU under load has two speeds. For the first milliseconds after a pause it runs 10-15 % faster than
 /// after about a second of work, when its power limit holds the clock down. Neither is wrong; mixing them is.
 enum class Regime {
-  kBurst,      ///< every sample follows a pause of 0.3 s
+  kBurst,      ///< every sample follows a pause of 0.1 s
   kSustained,  ///< samples follow a second of the same work, without a pause
 };
 const char* regime_name(Regime regime);  ///< "burst", "sustained"
