@@ -37,15 +37,15 @@ DSA_DEVICE float4 load_inside(const float* x) {
   return make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z), __uint_as_float(bits.w));
 }
 
-/// Four logits from a 16-byte boundary on, -inf for columns outside the window. Only the quads at the two ends of a window
+/// Four logits from a 16-byte boundary on, NaN for columns outside the window. Only the quads at the two ends of a window
 /// take the second branch; nothing outside is read.
 // [load_quad]
 DSA_DEVICE float4 load_quad(const TopkRow& row, int column) {
   const float* x = row.logits + column;
   if (column >= row.first && column + 4 <= row.last) return load_inside(x);
   const auto inside = [&](int i) { return column + i >= row.first && column + i < row.last; };
-  return make_float4(inside(0) ? x[0] : -INFINITY, inside(1) ? x[1] : -INFINITY, inside(2) ? x[2] : -INFINITY,
-                     inside(3) ? x[3] : -INFINITY);
+  const float none = __uint_as_float(0x7fffffffu);
+  return make_float4(inside(0) ? x[0] : none, inside(1) ? x[1] : none, inside(2) ? x[2] : none, inside(3) ? x[3] : none);
 }
 /// kLoads quads, each `stride` columns after the one before, all in flight at once.
 template <int kLoads> DSA_DEVICE void load_quads(const TopkRow& row, int column, int stride, float4 (&x)[kLoads]) {

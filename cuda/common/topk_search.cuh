@@ -91,7 +91,8 @@ DSA_DEVICE Bin find_bin(int* histogram, int k, BinSearch& s, const Group& group)
 // [find_bin]
 
 // ---- The k-th largest key ---------------------------------------------------------------------------------------------
-/// The k largest of some keys are those larger than `key` and `ties` of those equal to it.
+/// The k largest of some keys are those larger than `key` and `ties` of those equal to it. Also among more keys, if all the
+/// others are smaller than the smallest of these.
 struct Threshold {
   uint32_t key;
   int ties;
@@ -149,7 +150,8 @@ DSA_DEVICE Threshold radix_select(RadixSelect& s, int k, const Group& group, con
     prefix |= uint32_t(bin.bin) << shift;
     k -= bin.above;
     undecided = shift;
-    if (bin.population == k) return {max(prefix, 1u) - 1, 0, false};   // the whole bin: what is below does not matter
+    // The whole bin. Not its lower end: columns that were never keys here, because they are smaller, may lie inside it.
+    if (bin.population == k) return {max(prefix, smallest) - 1, 0, false};
   }
   return {prefix, k, all_equal};
 }

@@ -49,6 +49,17 @@ double noise(int64_t row, int64_t column) {
   return double(generate::hash(uint64_t(row), uint64_t(column)) >> 11) * 0x1p-53;
 }
 
+/// `winners` columns are all of an outermost bin of coarse keys, or of the one just below zero: from `edge` on, away from it by
+/// as much as a factor of 4 or down to 0. The others lie just below the edge. Such a bin spans many powers of two, so that
+/// the digits of fp32 keys inside it begin and end elsewhere.
+float wide_bin(int64_t row, int64_t column, int winners) {
+  constexpr double kEdges[] = {56320, 49152, -0x1.08p-16, -0x1.4p-16};   // 11 and 8 bits, 11 and 8 bits
+  const double edge = kEdges[row], away = noise(row, column);
+  if (column == 0 && edge < 0) return -std::numeric_limits<float>::denorm_min();
+  if (column * 7919 % 1000 < winners) return float(edge > 0 ? edge * (1 + 3 * away) : edge * away);
+  return float(edge > 0 ? edge * (0.999 - away / 64) : edge * (1.001 + away / 64));
+}
+
 /// A few winners above a plateau of zeros, which ReLU makes ordinary.
 float plateau(int64_t row, int64_t column, int winners) {
   const int64_t scattered = column * 7919 % 1000;  // a permutation of [0, 1000)
@@ -186,6 +197,10 @@ void add_small(const std::function<void(std::string, std::string, std::function<
   small(
       "one_binade", "all values in [1, 1.245): one coarse radix bin", [=] { return topk(s, one_binade); },
       [](const Problem& p) { return count(p, [](float x) { return x < 1 || x >= 1.245f; }) == 0; });
+  small(
+      "wide_bin", "the selected columns are exactly one wide bin, with others just below its edge",
+      [=] { return topk(with(4, 1000, 64), [](int64_t i, int64_t j) { return wide_bin(i, j, 64); }); },
+      [](const Problem& p) { return count(p, [](float x) { return x >= 56320; }) >= 64; });
   small("sorted", "rising", [=] { return topk(s, [](int64_t, int64_t j) { return float(j); }); });
   small("reversed", "falling", [=] { return topk(s, [](int64_t, int64_t j) { return float(-j); }); });
   small("organ_pipe", "rising, then falling",

@@ -10,28 +10,34 @@
 ///
 /// One CTA per row. The steps are in cuda/common/topk_resident.cuh:
 ///
-///     [T1] read the row; keep the 16-bit keys; histogram of their highest 11 bits                the only read
-///     [T2] the bin of the k-th largest; histogram of the 5 low bits inside it: the class of the threshold
-///     [T3] each warp counts its columns above the class; the members of the class are collected and fetched as fp32
-///     [T4] the members are ranked, all against all; in smem they become "chosen" or "never selected"
-///     [T5] each warp writes its selected columns behind those of the warps before it
+///     [T1] read the row; keep its keys, fp16, two per conversion; histogram of their highest 11 bits   the only read
+///     [T2] the bin of the k-th largest; one scan of the keys: each warp counts its columns above the bin, the columns in
+///          the bin are candidates; the class of the threshold among them; its members are fetched as fp32
+///     [T3] the members are ranked, all against all; in smem those not chosen become NaN
+///     [T4] each warp writes its selected columns behind those of the warps before it
 ///
 /// Everything is counted before it is written, so the output is in column order and repeats bit by bit; of a tie it has the
 /// lowest columns. The deterministic mode costs nothing more.
 ///
-/// A class of more than 512 members (equal values, say) is searched by radix select instead of [T4]. Keys of a row that is
-/// longer than shared memory are made again from the logits in [T2], [T3] and [T5] where they do not fit.
+/// A bin of more than 512 columns is scanned again for its class; a class of more than 512 members (equal values, say) is
+/// searched by radix select instead of [T3]. Keys of a row that is longer than shared memory are made again from the logits
+/// in [T2] to [T4] where they do not fit.
 ///
-/// Shared memory  9.5 KiB + 2 B per column: 73.5 KiB for 32768 columns, 3 CTAs per SM; up to 111000 columns in 227 KiB.
+/// Shared memory  10.5 KiB + 2 B per column: 74.6 KiB for 32768 columns, 3 CTAs per SM; up to 110000 columns in 227 KiB.
+/// Barriers       6 per row, of one CTA; 8 CTAs of 128 threads per SM for short rows, so that somebody else has work.
+/// Expected       18 instructions per column of 32768, half of the budget: 150 us for 4096 rows, which is 85 % of the memory's
+///                speed. Short rows pay by the row: 3000 warp instructions besides, 50 us at 8192 and 35 us at 4096 columns.
 #include "../common/register.cuh"
 #include "../common/topk_resident.cuh"
 #include "../device/trace.cuh"
 
 namespace dsa::topk_04 {
 
+constexpr std::size_t kSharedMemoryPerSm = 228 * 1024;
+
 struct alignas(16) SharedStorage : ResidentStorage {};   ///< the keys follow
 
-template <int kThreads, int kCtas>
+template <int kThreads, int kCtas, int kLoads>
 static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs a, int capacity) {
   SharedStorage& s = shared_memory<SharedStorage>();
   const TopkRow row = topk_row(a, blockIdx.x);
@@ -40,30 +46,31 @@ static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs 
   const ThisCta group;
 
   trace_step("[T1] read");
-  read_keys(s, keys);
+  read_keys<kThreads, kLoads>(s, keys);
   __syncthreads();
   trace_step("[T2] class");
+  sum_blocks<kThreads>(s);
+  __syncthreads();
   const Cut cut = find_cut(s, keys, group);
-  trace_step("[T3] count");
-  count_and_collect(s, keys, cut);
   __syncthreads();
 
   // [decide]
-  trace_step("[T4] rank");
-  if (cut.population > kMembers) {
+  trace_step("[T3] rank");
+  if (cut.large) {
     decide_large_class(s, keys, cut, group);
-  } else {
+    __syncthreads();
+  } else if (cut.open) {
     for (int i = t; i < cut.population; i += kThreads) {
       const uint64_t mine = s.member[i];
       const int rank = rank_among(s.member, cut.population, mine);
       mark(s, keys, column_of(mine), rank < cut.wanted);
       if (rank == cut.wanted - 1) s.pivot = mine;
     }
+    __syncthreads();
   }
-  __syncthreads();
   // [decide]
 
-  trace_step("[T5] write");
+  trace_step("[T4] write");
   write_selected(s, keys, cut, 0);
   int written = 0;
   for (int warp = 0; warp < kThreads / 32; ++warp) written += s.taken[warp];
@@ -77,10 +84,15 @@ static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   const int most = int((kMaxSharedMemory - sizeof(SharedStorage)) / sizeof(uint4));
   const int capacity = min(a.n / kGroup + 2, most);      // a row has up to 3 columns before its first
   const std::size_t bytes = sizeof(SharedStorage) + std::size_t(capacity) * sizeof(uint4);
+  const auto with = [&](auto* kernel, int threads) {
+    return dsa::launch(kernel, {dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes, stream}, a, capacity);
+  };
+  const auto fit = [&](int ctas) { return bytes <= kSharedMemoryPerSm / ctas - 1024; };   // 1 KiB of each is the system's
   // A CTA that is alone on its SM takes all the threads.
-  if (bytes > kMaxSharedMemory / 2 - 1024 || a.rows <= sm_count())
-    return dsa::launch(kernel<1024, 1>, {dim3(unsigned(a.rows)), dim3(1024), bytes, stream}, a, capacity);
-  return dsa::launch(kernel<384, 3>, {dim3(unsigned(a.rows)), dim3(384), bytes, stream}, a, capacity);
+  if (!fit(2) || a.rows <= sm_count()) return with(kernel<1024, 1, 4>, 1024);
+  if (!fit(3)) return with(kernel<512, 2, 4>, 512);
+  if (!fit(8)) return with(kernel<256, 3, 8>, 256);
+  return with(kernel<128, 8, 4>, 128);
 }
 
 static const Register<TopkArgs, unsupported, launch> registered{

@@ -10,40 +10,46 @@
 ///
 /// CTA r of a cluster has the r-th slice of the window; [T1] to [T5] are those of rung 4, on slices:
 ///
-///     [T1] read the slice, keys and histogram              cluster barrier
-///     [T2] the bin, from the sum of all histograms;
-///          histogram of the low bits inside it             cluster barrier
-///          the class, from the sum of those
-///     [T3] count; collect and fetch own members            cluster barrier
-///     [T4] copy the members of all; everybody ranks all, marks its own
-///          publish how many columns the slice selects      cluster barrier
-///     [T5] write behind the slices before this one         arrive before, wait after: nobody leaves while it is read
+///     [T1] read the slice, keys and histogram;
+///          sums of the histogram's blocks of 32 bins      cluster barrier
+///     [T2] the block, from the sum over the cluster; the bin, from the sum of that block;
+///          scan of the keys for own candidates            cluster barrier
+///          the class, from the sum of their low bits; fetch own members   cluster barrier
+///     [T3] copy the members of all; everybody ranks all, marks its own
+///          publish how many columns the slice selects     cluster barrier
+///     [T4] write behind the slices before this one        arrive before, wait after: nobody leaves while it is read
 ///
-/// Every CTA computes the same bin, class and ranks, so nothing has to be sent back. No atomic crosses CTAs, and CTAs of a
-/// cluster are always resident together: no spinning on flags, and the output repeats bit by bit, as in rung 4.
+/// Every CTA computes the same bin, class and ranks, so nothing has to be sent back; it reads 128 numbers of each of the others
+/// for that, not their histograms. No atomic crosses CTAs, and CTAs of a cluster are always resident together: no spinning
+/// on flags, and the output repeats bit by bit, as in rung 4.
 ///
 /// Cluster size: the smallest with slices of at most 32768 columns, of which three fit in an SM; larger when there are too
-/// few rows to fill the chip. Beyond 8 x 111000 columns the rest of the keys is made again from the logits.
+/// few rows to give every SM a CTA. Beyond 8 x 110000 columns the rest of the keys is made again from the logits.
 ///
-/// Shared memory  9.5 KiB + 2 B per column of the slice: 73.5 KiB for 32768 columns, 3 CTAs per SM.
+/// Shared memory  10.5 KiB + 2 B per column of the slice: 74.6 KiB for 32768 columns, 3 CTAs per SM.
+/// Expected       1 row of 131072 columns: 11 us, of which 5 are barriers of the cluster. 1024 of them: 180 us.
 #include "../common/register.cuh"
 #include "../common/topk_resident.cuh"
 #include "../device/trace.cuh"
 
 namespace dsa::topk_05 {
 
+constexpr std::size_t kSharedMemoryPerSm = 228 * 1024;
+
 struct alignas(16) SharedStorage : ResidentStorage {   ///< the keys follow
   int total;                                     ///< columns that this slice selects
 };
 
-/// The group of a cluster: see ThisCta.
+/// The group of a cluster: see ThisCta. A cluster of one CTA has no need of a cluster's barriers.
 // [cluster]
 template <int kCluster> struct CtaCluster {
   DSA_DEVICE void sync() const {
+    if (kCluster == 1) return __syncthreads();
     ptx::cluster_arrive();
     ptx::cluster_wait();
   }
   DSA_DEVICE int sum(int* x) const {
+    if (kCluster == 1) return *x;
     int sum = 0;
 #pragma unroll 4
     for (int rank = 0; rank < kCluster; ++rank) sum += *ptx::map_to_cluster(x, rank);
@@ -70,7 +76,7 @@ template <int kCluster> DSA_DEVICE TopkRow slice_of(const TopkRow& row, int rank
 }
 // [slice]
 
-/// [T4] for a class of at most kMembers.
+/// [T3] for a class that is not large.
 // [rank]
 template <int kThreads, int kCluster>
 DSA_DEVICE void rank_members(SharedStorage& s, const ResidentKeys<kThreads>& keys, const Cut& cut, int rank) {
@@ -93,7 +99,7 @@ DSA_DEVICE void rank_members(SharedStorage& s, const ResidentKeys<kThreads>& key
 }
 // [rank]
 
-template <int kThreads, int kCtas, int kCluster>
+template <int kThreads, int kCtas, int kLoads, int kCluster>
 static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs a, int capacity) {
   SharedStorage& s = shared_memory<SharedStorage>();
   const int t = threadIdx.x, rank = int(ptx::cluster_ctarank());
@@ -102,17 +108,17 @@ static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs 
   const CtaCluster<kCluster> cluster;
 
   trace_step("[T1] read");
-  read_keys(s, keys);
+  read_keys<kThreads, kLoads>(s, keys);
+  __syncthreads();
+  sum_blocks<kThreads>(s);
   cluster.sync();
   trace_step("[T2] class");
   const Cut cut = find_cut(s, keys, cluster);
-  trace_step("[T3] count");
-  count_and_collect(s, keys, cut);
   cluster.sync();
-  trace_step("[T4] rank");
-  if (cut.population > kMembers)
+  trace_step("[T3] rank");
+  if (cut.large)
     decide_large_class(s, keys, cut, cluster);
-  else if (cut.population > 0)
+  else if (cut.open)
     rank_members<kThreads, kCluster>(s, keys, cut, rank);
   __syncthreads();
 
@@ -129,7 +135,7 @@ static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs 
     written += *ptx::map_to_cluster(&s.total, r);
   }
   ptx::cluster_arrive();                         // this CTA has read the last of the others
-  trace_step("[T5] write");
+  trace_step("[T4] write");
   write_selected(s, keys, cut, slot);
   if (rank == kCluster - 1) fill_rest<kThreads>(row, written);
   ptx::cluster_wait();                           // and the others have read the last of this one
@@ -146,7 +152,7 @@ static const char* unsupported(const TopkArgs& a) {
 static int cluster_size(int rows, int n, int sms, int min_slice) {
   int ctas = 1;
   while (ctas < 8 && n / ctas > 32768) ctas *= 2;
-  while (ctas < 8 && int64_t(rows) * ctas < 2 * sms && n / (2 * ctas) >= min_slice) ctas *= 2;
+  while (ctas < 8 && int64_t(rows) * ctas * 2 <= sms && n / (2 * ctas) >= min_slice) ctas *= 2;
   return ctas;
 }
 // [size]
@@ -155,11 +161,15 @@ template <int kCluster> static cudaError_t launch_clusters(const TopkArgs& a, in
   const int most = int((kMaxSharedMemory - sizeof(SharedStorage)) / sizeof(uint4));
   const int capacity = min((a.n / kGroup + 2) / kCluster + 1, most);   // a row has up to 3 columns before its first
   const std::size_t bytes = sizeof(SharedStorage) + std::size_t(capacity) * sizeof(uint4);
-  const dim3 grid(unsigned(a.rows) * kCluster);
-  // A CTA that is alone on its SM takes all the threads.
-  if (bytes > kMaxSharedMemory / 2 - 1024 || a.rows * kCluster <= sms)
-    return dsa::launch(kernel<768, 1, kCluster>, {grid, dim3(768), bytes, stream, kCluster}, a, capacity);
-  return dsa::launch(kernel<320, 3, kCluster>, {grid, dim3(320), bytes, stream, kCluster}, a, capacity);
+  const auto with = [&](auto* kernel, int threads) {
+    const dim3 grid(unsigned(a.rows) * kCluster);
+    return dsa::launch(kernel, {grid, dim3(unsigned(threads)), bytes, stream, kCluster}, a, capacity);
+  };
+  const auto fit = [&](int ctas) { return bytes <= kSharedMemoryPerSm / ctas - 1024; };   // 1 KiB of each is the system's
+  // A CTA that is alone on its SM has all of a slice of 16384 columns in flight.
+  if (!fit(3) || a.rows * kCluster <= sms) return with(kernel<512, 1, 8, kCluster>, 512);
+  if (!fit(7)) return with(kernel<256, 3, 8, kCluster>, 256);
+  return with(kernel<128, 7, 4, kCluster>, 128);
 }
 
 static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {

@@ -102,6 +102,14 @@ const Kind kKinds[] = {
        scatter(r, r.k + r.random.below(3) - 1, [&] { return float(edge * (1 + r.random.uniform())); },
                [&] { return float(edge * (1 - 0x1p-24 - r.random.uniform() / 2)); });
      }},
+    {"at a wide bin's edge", [](Row& r) {   // see wide_bin in cases_topk.cpp
+       const double edges[] = {56320, 49152, -0x1.08p-16, -0x1.4p-16, 65504, 65520, -65520};
+       const double edge = r.random.pick(edges);
+       scatter(r, r.k + r.random.below(3) - 1,
+               [&] { return float(edge > 0 ? edge * (1 + 3 * r.random.uniform())
+                                   : r.random.one_in(9) ? -1e-45 : edge * r.random.uniform()); },
+               [&] { return float(edge - std::fabs(edge) * (0.001 + r.random.uniform() / 64)); });
+     }},
     {"few values", [](Row& r) { each(r, [&](int) { return float(r.random.below(4)) - 1; }); }},
     {"subnormal", [](Row& r) {
        each(r, [&](int) {
