@@ -29,7 +29,8 @@ static __global__ void addresses_and_barriers(unsigned* out) {
   ptx::st_async_v4(ptx::map_to_cluster(&s.tile[16 * threadIdx.x], peer), make_uint4(1, 2, 3, 4), mapped);
   ptx::cp_async_bulk_to_cluster(ptx::map_to_cluster(&s.tile[4096], peer), s.tile, 1024, mapped);
   *ptx::map_to_cluster(reinterpret_cast<unsigned*>(s.tile), peer) = 5;
-  out[0] = ptx::mbarrier_try_wait_parity(&s.bar[1], 0) + ptx::mbarrier_try_wait_parity_cluster(&s.bar[1], 1);
+  out[0] = ptx::mbarrier_try_wait_parity(&s.bar[1], 0) + ptx::mbarrier_try_wait_parity_cluster(&s.bar[1], 1) +
+           ptx::mbarrier_test_wait_parity(&s.bar[1], 0);
   ptx::mbarrier_wait_parity(&s.bar[1], 0);
   ptx::mbarrier_wait_parity_cluster(&s.bar[0], 0);
   out[1] = ptx::smem_address(s.tile) + ptx::cluster_nctarank();

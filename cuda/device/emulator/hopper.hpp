@@ -32,6 +32,8 @@ void mbarrier_arrive(uint64_t* barrier, unsigned count);
 void mbarrier_expect_tx(uint64_t* barrier, unsigned bytes);
 /// Waits for the phase of this parity to complete, for a while: false means try again.
 bool mbarrier_try_wait_parity(uint64_t* barrier, unsigned parity);
+/// Whether it has; does not wait.
+bool mbarrier_test_wait_parity(uint64_t* barrier, unsigned parity);
 
 // ---- Copies ---------------------------------------------------------------------------------------------------
 /// cp.async: `bytes` (4, 8 or 16) to shared memory, of which only the first `source_bytes` are read, the rest are zero.

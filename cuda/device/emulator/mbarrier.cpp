@@ -209,4 +209,18 @@ bool mbarrier_try_wait_parity(uint64_t* address, unsigned parity) {
   return true;
 }
 
+bool mbarrier_test_wait_parity(uint64_t* address, unsigned parity) {
+  OwnBusiness quiet;
+  const void* pc = __builtin_return_address(0);
+  Scheduler& s = scheduler();
+  s.preempt(pc);
+  Mbarrier& b = find_mbarrier(address, "mbarrier.test_wait", pc);
+  if (parity > 1) s.fail(&s.self(), "mbarrier.test_wait: parity " + std::to_string(parity) + " is neither 0 nor 1", pc);
+  if ((b.phase & 1) == parity) return false;
+  // Not noted as seen: to ask twice, or to ask and then wait, is no mistake.
+  acquire_order(&b);
+  s.acquire(b.turned);
+  return true;
+}
+
 }  // namespace dsa::emulator

@@ -94,7 +94,16 @@ DSA_DEVICE bool mbarrier_try_wait_parity(mbarrier* bar, unsigned parity) {
 #endif
 }
 
-/// The same with `.acquire.cluster`: for phases that threads of other CTAs arrive at.
+/// `mbarrier.test_wait.parity.acquire.cta.shared::cta.b64`: the same without waiting. Any thread.
+DSA_DEVICE bool mbarrier_test_wait_parity(mbarrier* bar, unsigned parity) {
+#if defined(DSA_EMULATOR)
+  return emulator::mbarrier_test_wait_parity(bar, parity);
+#else
+  return cuda::ptx::mbarrier_test_wait_parity(cuda::ptx::sem_acquire, cuda::ptx::scope_cta, bar, parity);
+#endif
+}
+
+/// mbarrier_try_wait_parity() with `.acquire.cluster`: for phases that threads of other CTAs arrive at.
 DSA_DEVICE bool mbarrier_try_wait_parity_cluster(mbarrier* bar, unsigned parity) {
 #if defined(DSA_EMULATOR)
   return emulator::mbarrier_try_wait_parity(bar, parity);
