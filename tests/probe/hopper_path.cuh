@@ -43,6 +43,7 @@ enum class Break {
   kWildIndex,                ///< an index is not checked
   kPastSharedMemory,         ///< stores one row behind the block's shared memory
   kReleasesTooEarly,         ///< arrives on empty before the products are done
+  kOneWarpReleases,          ///< a warp that has waited for its product arrives on empty for all four
   kReadsTooEarly,            ///< reads the scores before the wait
   kNoWgmmaFence,
   kNoCopyWait,               ///< Q is multiplied without cp.async.wait_group
@@ -204,8 +205,11 @@ template <Break kBreak> DSA_DEVICE void consume_right(HopperPathStorage& s, cons
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     if (tile + 1 < a.tiles) ptx::barrier_arrive(kPEmpty, 256);
-    if constexpr (kBreak != Break::kNeverReleases)
+    if constexpr (kBreak == Break::kOneWarpReleases) {
+      if (warp == 0) ptx::mbarrier_arrive(&s.empty[stage], 4);
+    } else if constexpr (kBreak != Break::kNeverReleases) {
       ptx::mbarrier_arrive(&s.empty[stage], kBreak == Break::kArrivesThrice ? 3 : 1);
+    }
   }
   // Through shared memory, and out by bulk copies of rows.
   trace_step("store");

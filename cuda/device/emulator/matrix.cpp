@@ -54,8 +54,8 @@ float cut(double x, int bits) {
 
 }  // namespace
 
-void multiply_accumulate(float* d, const float* a, const float* b, unsigned n, unsigned k, bool accumulate,
-                         Adder adder) {
+void multiply_accumulate(float* d, const float* a, const float* b, unsigned rows, unsigned n, unsigned k,
+                         bool accumulate, Adder adder) {
   // By columns of k, so that the inner loops run over n and the compiler can use vectors.
   std::vector<float> bt(std::size_t(n) * k);
   std::vector<int> b_exponent(std::size_t(n) * k), largest(n);
@@ -66,7 +66,7 @@ void multiply_accumulate(float* d, const float* a, const float* b, unsigned n, u
       b_exponent[std::size_t(x) * n + j] = exponent_of(b[std::size_t(j) * k + x]);
     }
   }
-  for (unsigned i = 0; i < 64; ++i) {
+  for (unsigned i = 0; i < rows; ++i) {
     float* row = d + std::size_t(i) * n;
     for (unsigned j = 0; j < n; ++j) {
       if (!accumulate) row[j] = 0;

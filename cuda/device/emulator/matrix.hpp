@@ -48,8 +48,8 @@ constexpr Place a_register_place(unsigned t, unsigned b, unsigned element_bytes)
 struct Adder { int fraction_bits, result_bits; };
 inline constexpr Adder kBf16Adder{25, 23}, kE4m3Adder{13, 13};
 
-/// d[64][n] (+)= a[64][k] b[n][k]^T, all row-major.
-void multiply_accumulate(float* d, const float* a, const float* b, unsigned n, unsigned k, bool accumulate,
-                         Adder adder);
+/// d[rows][n] (+)= a[rows][k] b[n][k]^T, all row-major.
+void multiply_accumulate(float* d, const float* a, const float* b, unsigned rows, unsigned n, unsigned k,
+                         bool accumulate, Adder adder);
 
 }  // namespace dsa::emulator

@@ -108,13 +108,13 @@ struct WgmmaOp {
   Thread* leader = nullptr;                             // the warpgroup's first thread, which stands for all
   std::size_t issuer = 0;                               // the thread that got here first
   const void* pc = nullptr;
-  std::shared_ptr<AsyncOp> op;                          // once all 128 threads have issued it
+  std::array<std::shared_ptr<AsyncOp>, 4> parts;        // of each warp, once all 128 threads have issued it
 };
 
 struct Warpgroup {
   std::deque<std::shared_ptr<WgmmaOp>> ops;             // some thread has not waited for them yet
   uint64_t first_op = 0;                                // number of ops.front()
-  uint64_t executed = 0;                                // ops before this number are done; they run in order
+  std::array<uint64_t, 4> executed{};                   // by warp: ops before this number are done; they run in order
   std::vector<std::shared_ptr<AccumulatorChain>> chains;
 };
 

@@ -1,7 +1,9 @@
 /// wgmma: products that a warpgroup issues together and that happen later.
 ///
-/// A product is complete as an instruction when all 128 threads have issued it; it is executed, in order, when the
-/// schedule says so, at the latest when a thread waits. From issue to wait the accumulator registers hold NaN.
+/// A product is complete as an instruction when all 128 threads have issued it. Each warp has a tensor core of its own, which
+/// makes the warp's 16 rows of D from 16 rows of A and all of B; they go at their own pace. A warp's part is executed, in
+/// order, when the schedule says so, at the latest when a thread of the warp waits: to have waited says nothing of what the
+/// other three still read. From issue to wait the accumulator registers hold NaN.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -15,6 +17,7 @@ namespace dsa::emulator {
 namespace {
 
 constexpr uint32_t kPoison = 0x7fc0dead;   // a NaN no arithmetic makes
+constexpr unsigned kPartRows = 16;         // of a warp
 
 std::string text(const WgmmaShape& shape) {
   const bool bf16_type = shape.type == WgmmaShape::Type::kBf16;
@@ -37,9 +40,9 @@ float value_of(const unsigned char* bytes, WgmmaShape::Type type) {
 }
 
 // ---- Execution --------------------------------------------------------------------------------------------------
-/// Reads an operand of `rows` x k elements from shared memory, as the async proxy.
-void read_operand(const WgmmaOp& op, uint64_t descriptor, bool mn_major, unsigned rows, const char* name,
-                  std::vector<float>& out) {
+/// Reads `rows` x k elements of an operand, from row `first` on, from shared memory, as the async proxy.
+void read_operand(const WgmmaOp& op, uint64_t descriptor, bool mn_major, unsigned first, unsigned rows,
+                  const char* name, std::vector<float>& out) {
   Scheduler& s = scheduler();
   const MatrixDescriptor d = decode(descriptor);
   const unsigned bytes = op.shape.type == WgmmaShape::Type::kBf16 ? 2 : 1, k = unsigned(op.shape.k());
@@ -50,7 +53,7 @@ void read_operand(const WgmmaOp& op, uint64_t descriptor, bool mn_major, unsigne
   for (unsigned i = 0; i < (mn_major ? rows / run : rows); ++i) {
     for (unsigned j = 0; j < (mn_major ? k : k / run); ++j) {
       const unsigned row = mn_major ? i * run : i, x = mn_major ? j : j * run;
-      const uint32_t address = element_address(d, mn_major, bytes, row, x);
+      const uint32_t address = element_address(d, mn_major, bytes, first + row, x);
       if (address < kSharedWindowStart)
         s.fail(op.leader, text(op.shape) + ": " + name + " reads below shared memory", op.pc);
       const unsigned char* from = shared + (address - kSharedWindowStart);
@@ -63,35 +66,36 @@ void read_operand(const WgmmaOp& op, uint64_t descriptor, bool mn_major, unsigne
   }
 }
 
-void execute(WgmmaOp& op) {
+/// A warp's part.
+void execute(WgmmaOp& op, unsigned warp) {
   static std::vector<float> a, b;
-  const unsigned k = unsigned(op.shape.k()), bytes = op.shape.type == WgmmaShape::Type::kBf16 ? 2 : 1;
+  const unsigned k = unsigned(op.shape.k()), n = unsigned(op.shape.n), first = kPartRows * warp;
+  const unsigned bytes = op.shape.type == WgmmaShape::Type::kBf16 ? 2 : 1;
   if (op.shape.a_from_registers) {
-    a.resize(64 * k);
-    for (unsigned t = 0; t < kWarpgroupSize; ++t) {
+    a.resize(kPartRows * k);
+    for (unsigned t = 32 * warp; t < 32 * warp + 32; ++t) {
       for (unsigned byte = 0; byte < 16; byte += bytes) {
         const Place place = a_register_place(t, byte, bytes);
-        a[place.row * k + place.column] =
+        a[(place.row - first) * k + place.column] =
             value_of(reinterpret_cast<const unsigned char*>(op.a[t].data()) + byte, op.shape.type);
       }
     }
   } else {
-    read_operand(op, op.a_descriptor, op.shape.a_mn_major, 64, "wgmma operand A", a);
+    read_operand(op, op.a_descriptor, op.shape.a_mn_major, first, kPartRows, "wgmma operand A", a);
   }
-  read_operand(op, op.b_descriptor, op.shape.b_mn_major, unsigned(op.shape.n), "wgmma operand B", b);
-  multiply_accumulate(op.chain->values.data(), a.data(), b.data(), unsigned(op.shape.n), k, op.accumulate,
-                      bytes == 2 ? kBf16Adder : kE4m3Adder);
-  scheduler().count_wgmma(op.shape);
+  read_operand(op, op.b_descriptor, op.shape.b_mn_major, 0, n, "wgmma operand B", b);
+  multiply_accumulate(op.chain->values.data() + std::size_t(first) * n, a.data(), b.data(), kPartRows, n, k,
+                      op.accumulate, bytes == 2 ? kBf16Adder : kE4m3Adder);
 }
 
-/// In order: `last` and everything before it.
-void execute_through(Warpgroup& group, uint64_t last) {
-  while (group.executed <= last) {
-    const std::shared_ptr<WgmmaOp> op = group.ops[group.executed - group.first_op];
-    ++group.executed;
-    execute(*op);
-    op->leader->engine.release(op->op.get());
-    scheduler().set_done(*op->op, 1);
+/// A warp's parts in order: of `last` and of everything before it.
+void execute_through(Warpgroup& group, unsigned warp, uint64_t last) {
+  while (group.executed[warp] <= last) {
+    const std::shared_ptr<WgmmaOp> op = group.ops[group.executed[warp] - group.first_op];
+    ++group.executed[warp];
+    execute(*op, warp);
+    op->leader->engine.release(op->parts[warp].get());
+    scheduler().set_done(*op->parts[warp], 1);
   }
 }
 
@@ -216,17 +220,21 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_desc
   release_order(&*op);
   if (++op->issued_by < kWarpgroupSize) return;
 
-  op->op = new_op(*op->leader, op->pc, "wgmma");
+  s.count_wgmma(shape);
   uint64_t& tensor_free = thread.block->tensor_free;
   const uint64_t begin = std::max(op->clock.time, tensor_free);
-  op->op->end = tensor_free = begin + Model::product(shape.n);
+  tensor_free = begin + Model::product(shape.n);
   s.record(Span::Kind::kProduct, *op->leader, begin, tensor_free, text(shape));
-  op->op->steps.push_back([&group, number] { execute_through(group, number); });
+  for (unsigned warp = 0; warp < op->parts.size(); ++warp) {
+    op->parts[warp] = new_op(*op->leader, op->pc, "wgmma");
+    op->parts[warp]->end = tensor_free;
+    op->parts[warp]->steps.push_back([&group, warp, number] { execute_through(group, warp, number); });
+  }
   for (std::size_t i = 0; i < kWarpgroupSize; ++i) {   // threads that wait for it to be issued
     Thread& other = *thread.block->threads[thread.number / kWarpgroupSize * kWarpgroupSize + i];
     if (other.waiting && other.waits_for == op.get()) s.wake(other);
   }
-  s.start(op->op);
+  for (const auto& part : op->parts) s.start(part);
 }
 
 void wgmma_commit_group() {
@@ -249,7 +257,7 @@ void wgmma_wait_group(unsigned pending) {
   Warpgroup& group = warpgroup_of(thread);
   const std::shared_ptr<WgmmaOp> last = group.ops[bound - 1 - group.first_op];
   if (last->issued_by < kWarpgroupSize) s.suspend("wgmma.wait_group", last.get(), 0, wait_details);
-  s.await(*last->op, 1, "wgmma.wait_group");
+  s.await(*last->parts[thread.number % kWarpgroupSize / 32], 1, "wgmma.wait_group");
   leave_chains(thread, bound);
   thread.wgmma_waited = bound;
 
