@@ -1,21 +1,24 @@
 /// @file 07_persistent.cu
-/// Sparse MLA forward, rung 7: a CTA per SM that stays, and whose producer is already with the next query.
+/// Sparse MLA forward, rung 7: a CTA per SM that stays, whose producer is already with the next query, and whose products
+/// queue behind each other.
 ///
-/// | before        | 06_late_maximum.cu: every query starts with an empty ring and ends with idle tensor cores          |
-/// |---------------|------------------------------------------------------------------------------------------------------|
-/// | **this rung** | the ring runs on from one query into the next; the output leaves from registers                      |
-/// | next          |                                                                                                      |
-/// | reference     | reference/sparse_mla_fwd.cpp                                                                          |
-/// | chapter       | @ref sparse_mla_fwd_07                                                                                |
+/// | before        | 06_late_maximum.cu: every query starts with an empty ring; a product starts when the one before is done    |
+/// |---------------|--------------------------------------------------------------------------------------------------------------|
+/// | **this rung** | the ring runs on into the next query; products queue; the output leaves from registers, under new scores    |
+/// | next          |                                                                                                              |
+/// | reference     | reference/sparse_mla_fwd.cpp                                                                                 |
+/// | chapter       | @ref sparse_mla_fwd_07                                                                                       |
 ///
 ///     warpgroup 0: even tiles, left half              warpgroup 1: odd tiles, right half
 ///     ----------------------------------------------  ---------------------------------------------------
-///     [A1] P0 = exp(S0 - r) -> p0                     [B1] O_R += P0 V0R starts
+///     [A1] P0 = exp(S0 - r) -> p0                     [B1] O_R += P0 V0R, queued behind [B4]
 ///     [A2] O_L += P0 V0L                   give K0L   [B2] P1 = exp(S1 - r) -> p1             give K0R
 ///     [A3] O_L += P1 V1L                   give K1L   [B3] O_R += P1 V1R                      give K1R
-///     [A4] S0 = Q K0^T of the next pair               [B4] S1 = Q K1^T of the next pair
+///     [A4] S0 = Q K0^T of the next pair,              [B4] S1 = Q K1^T of the next pair
+///          the left part queued behind [A3]
 ///          after the last of a query       give Q          after the last of a query          give Q
-///     [A5] sums, output                               [B5] sums, output
+///     the last [A3]: sums; the next query's [A4]      the last [B3]: sums, lse, max_logits
+///     [A5] output, under that [A4]                    [B5] output
 ///
 ///     warpgroup 2: [P0] halves of Q, as soon as both have given them, between [P1] K0L, K0R, K1L, K1R
 ///

@@ -129,105 +129,158 @@ DSA_DEVICE void store_row_ends(SharedStorage& s, const SparseMlaFwdArgs& a, cons
     store_row_end(a, w, t, h, softmax.reference[h], l[h] + row_sum(softmax.l[h]), fmaxf(m[h], row_max(softmax.m[h])), true);
 }
 
-DSA_DEVICE void finish(SharedStorage& s, const SparseMlaFwdArgs& a, const Item& item, const LateSoftmax& softmax, int consumer, int t,
-                       float (&out)[128]) {
-  float other[2], factor[2];
+/// What the output must be multiplied with, made while the last product runs. Waits for the sums of the other consumer.
+DSA_DEVICE void end_rows(SharedStorage& s, const SparseMlaFwdArgs& a, const HeadRows& w, const LateSoftmax& softmax, int consumer, int t,
+                         float (&factor)[2]) {
+  float other[2];
   ptx::barrier_sync(consumer == 0 ? kSums1 : kSums0, kBoth);
-  if (consumer == 1) store_row_ends(s, a, item.heads, t, softmax);
+  if (consumer == 1) store_row_ends(s, a, w, t, softmax);
   get_rows(s.weight[1 - consumer], t, other);
-  for (int h = 0; h < 2; ++h)
-    factor[h] = row_end(a, item.heads, t, h, softmax.reference[h], row_sum(softmax.weight[h]) + other[h]).factor;
+  for (int h = 0; h < 2; ++h) factor[h] = row_end(a, w, t, h, softmax.reference[h], row_sum(softmax.weight[h]) + other[h]).factor;
+}
+
+DSA_DEVICE void finish(const SparseMlaFwdArgs& a, const HeadRows& w, int consumer, int t, const float (&factor)[2], float (&out)[128]) {
   rescale(out, factor);
-  store_output_from_registers(a, item.heads, consumer * kHalf, t, out);
+  store_output_from_registers(a, w, consumer * kHalf, t, out);
 }
 
 // ---- Consumer 0: even tiles, left half of the output -----------------------------------------------------------------
-/// The tiles of one query; `out` and `softmax` are fresh.
-DSA_DEVICE void multiply_even(SharedStorage& s, int pairs, RingPosition<1>& at, unsigned q_parity, int t, LateSoftmax& softmax, float (&out)[128]) {
-  float scores[32], factor[2];
+/// [A1], [A2]: from the scores of K0 to what the output has of it. @param first  there is nothing in the output yet
+DSA_DEVICE void multiply_even(SharedStorage& s, uint64_t valid, bool first, int t, LateSoftmax& softmax, float (&scores)[32], float (&out)[128]) {
+  float largest[2], factor[2];
   uint32_t p[4][4];
-  for (int pair = 0; pair < pairs; ++pair, at.advance()) {
-    trace_step("[A4] scores");
-    wait_full(s.left[0], at.parity);
-    const uint64_t valid = s.valid[0];
-    ptx::wgmma_fence();
-    issue_scores<kLeft>(scores, s.q, s.k[0].k);
-    ptx::wgmma_commit_group();
-    wait_full(s.right[0], at.parity);
-    if (pair == 0) wait_full(s.q_right, q_parity);
-    ptx::wgmma_fence();
-    issue_scores<kRight>(scores, s.q + kLeft, s.k[0].k + kLeft, 0, true);
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<1>();
-    if (pair + 1 == pairs) release(s.q_left);
-    ptx::wgmma_wait_group<0>();
-    ptx::wgmma_keep(scores);
-    if (pair + 1 == pairs) release(s.q_right);
-
-    trace_step("[A1] softmax", 600);
-    if (~valid) mask_scores(scores, valid, t);
-    float largest[2];
-    softmax.find_largest(scores, largest);
-    const bool raised = softmax.exceeds(largest);
-    if (raised) {
-      softmax.raise(largest, factor);
-      if (pair > 0) rescale(out, factor);             // else there is nothing in it
-    }
-    softmax.exponentiate_rows(scores);
-    ptx::barrier_sync(kScores0, 128);                 // the scores of all four warps have read what p0 overwrites
-    store_p(s.p0(), t, scores, p);
-    softmax.tell(s.raise[0], t, raised, factor);
-    ptx::barrier_arrive(kP0, kBoth);
-
-    trace_step("[A2] P0 V0L");
-    ptx::wgmma_keep(out);
-    ptx::wgmma_fence();
-    issue_output(out, p, s.k[0].k, pair > 0);
-    ptx::wgmma_commit_group();
-    softmax.add(scores);
-    ptx::wgmma_wait_group<0>();
-    ptx::wgmma_keep(out);
-    release(s.left[0]);
-
-    trace_step("[A3] P1 V1L");
-    ptx::barrier_sync(kP1, kBoth);                    // after consumer 1 has seen K1, and a fence
-    if (s.raise[1].any[t / 32]) {
-      softmax.follow(s.raise[1], t, factor);
-      rescale(out, factor);
-    }
-    if (pair + 1 == pairs) tell_sums_0(s, t, softmax);
-    ptx::wgmma_keep(out);
-    ptx::wgmma_fence();
-    issue_output(out, s.p1, s.k[1].k, true);
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>();
-    ptx::wgmma_keep(out);
-    release(s.left[1]);
+  trace_step("[A1] softmax", 600);
+  if (~valid) mask_scores(scores, valid, t);
+  softmax.find_largest(scores, largest);
+  const bool raised = softmax.exceeds(largest);
+  if (raised) {
+    softmax.raise(largest, factor);
+    if (!first) rescale(out, factor);
   }
+  softmax.exponentiate_rows(scores);
+  ptx::barrier_sync(kScores0, 128);                   // the scores of all four warps have read what p0 overwrites
+  store_p(s.p0(), t, scores, p);
+  softmax.tell(s.raise[0], t, raised, factor);
+  ptx::barrier_arrive(kP0, kBoth);
+
+  trace_step("[A2] P0 V0L");
+  ptx::wgmma_keep(out);
+  ptx::wgmma_fence();
+  issue_output(out, p, s.k[0].k, !first);
+  ptx::wgmma_commit_group();
+  softmax.add(scores);
+  ptx::wgmma_wait_group<0>();
+  ptx::wgmma_keep(out);
+  release(s.left[0]);
+}
+
+/// [A3]: P1 V1L, once the odd tile's raise is known. Starts it.
+DSA_DEVICE void follow_odd(SharedStorage& s, int t, LateSoftmax& softmax, float (&out)[128]) {
+  trace_step("[A3] P1 V1L");
+  ptx::barrier_sync(kP1, kBoth);                      // after consumer 1 has seen K1, and a fence
+  if (s.raise[1].any[t / 32]) {
+    float factor[2];
+    softmax.follow(s.raise[1], t, factor);
+    rescale(out, factor);
+  }
+}
+DSA_DEVICE void start_odd_product(SharedStorage& s, float (&out)[128]) {
+  ptx::wgmma_keep(out);
+  ptx::wgmma_fence();
+  issue_output(out, s.p1, s.k[1].k, true);
+  ptx::wgmma_commit_group();
+}
+DSA_DEVICE void end_odd_product(SharedStorage& s, float (&out)[128]) {
+  ptx::wgmma_wait_group<0>();
+  ptx::wgmma_keep(out);
+  release(s.left[1]);
+}
+
+/// [A4]: the scores of the next K0 queue up behind P1 V1L, if its keys are there. If not, K1L is given back first: who has to
+/// wait does not keep others waiting. @return which of the keys are valid
+DSA_DEVICE uint64_t queue_scores(SharedStorage& s, const RingPosition<1>& at, float (&scores)[32], float (&out)[128]) {
+  trace_step("[A4] scores");
+  const bool there = __all_sync(0xffffffffu, ptx::mbarrier_test_wait_parity(&s.left[0].full, at.parity));
+  if (!there) end_odd_product(s, out);
+  wait_full(s.left[0], at.parity);
+  const uint64_t valid = s.valid[0];
+  ptx::wgmma_keep(scores);
+  ptx::wgmma_fence();
+  issue_scores<kLeft>(scores, s.q, s.k[0].k);
+  ptx::wgmma_commit_group();
+  ptx::wgmma_wait_group<1>();
+  ptx::wgmma_keep(out);
+  if (there) release(s.left[1]);
+  wait_full(s.right[0], at.parity);
+  ptx::wgmma_fence();
+  issue_scores<kRight>(scores, s.q + kLeft, s.k[0].k + kLeft, 0, true);
+  ptx::wgmma_commit_group();
+  ptx::wgmma_wait_group<0>();
+  ptx::wgmma_keep(scores);
+  return valid;
+}
+
+/// [A4] of the first K0 of a query, when it and Q are there. Starts the products.
+DSA_DEVICE uint64_t start_first_scores(SharedStorage& s, const RingPosition<1>& at, const RingPosition<1>& q_at, float (&scores)[32]) {
+  trace_step("[A4] scores");
+  wait_full(s.q_left, q_at.parity);
+  wait_full(s.left[0], at.parity);
+  const uint64_t valid = s.valid[0];
+  wait_full(s.right[0], at.parity);
+  wait_full(s.q_right, q_at.parity);
+  ptx::wgmma_keep(scores);
+  ptx::wgmma_fence();
+  issue_scores<kQKTiles>(scores, s.q, s.k[0].k);
+  ptx::wgmma_commit_group();
+  return valid;
 }
 
 DSA_DEVICE void consume_even(SharedStorage& s, const SparseMlaFwdArgs& a, int work_count) {
   ptx::setmaxnreg_inc<208>();
   trace_role("even tiles, left half");
   const int t = threadIdx.x % 128;
+  float out[128] = {}, scores[32] = {}, end[2];
   auto at = RingPosition<1>::consumer(), q_at = RingPosition<1>::consumer();
-  for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
+  uint64_t valid = start_first_scores(s, at, q_at, scores);
+  ptx::wgmma_wait_group<0>();
+  ptx::wgmma_keep(scores);
+  for (int n = blockIdx.x + gridDim.x;; n += gridDim.x) {   // n: the next item
     LateSoftmax softmax(a.sm_scale);
-    float out[128] = {};
-    trace_step("[A4] scores");
-    wait_full(s.q_left, q_at.parity);
     const Item& item = s.item[1 - q_at.parity];
-    multiply_even(s, item.pairs, at, q_at.parity, t, softmax, out);
+    for (int pair = 0; pair + 1 < item.pairs; ++pair) {
+      multiply_even(s, valid, pair == 0, t, softmax, scores, out);
+      at.advance();
+      follow_odd(s, t, softmax, out);
+      start_odd_product(s, out);
+      valid = queue_scores(s, at, scores, out);
+    }
+    release(s.q_left);
+    release(s.q_right);
+    multiply_even(s, valid, item.pairs == 1, t, softmax, scores, out);
+    at.advance(), q_at.advance();
+    follow_odd(s, t, softmax, out);
+    tell_sums_0(s, t, softmax);
+    start_odd_product(s, out);
+    end_rows(s, a, item.heads, softmax, 0, t, end);
+    end_odd_product(s, out);
+    if (n >= work_count) return finish(a, item.heads, 0, t, end, out);
+    valid = start_first_scores(s, at, q_at, scores);
     trace_step("[A5] output");
-    finish(s, a, item, softmax, 0, t, out);
+    finish(a, item.heads, 0, t, end, out);            // while the next query's first scores are made
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_keep(scores);
   }
 }
 
 // ---- Consumer 1: odd tiles, right half of the output -------------------------------------------------------------------
-DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, unsigned q_parity, int t, LateSoftmax& softmax, float (&out)[128]) {
-  float scores[32], factor[2];
+/// The tiles of one query; `softmax` is fresh.
+DSA_DEVICE void multiply_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const Item& item, RingPosition<1>& at, unsigned q_parity, int t,
+                             float (&out)[128], float (&end)[2]) {
+  float scores[32], largest[2], factor[2];
   uint32_t p[4][4];
-  for (int pair = 0; pair < pairs; ++pair, at.advance()) {
+  LateSoftmax softmax(a.sm_scale);
+  for (int pair = 0; pair < item.pairs; ++pair, at.advance()) {
+    const bool last = pair + 1 == item.pairs;
     trace_step("[B4] scores");
     wait_full(s.left[1], at.parity);
     const uint64_t valid = s.valid[1];
@@ -239,26 +292,28 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, u
     ptx::wgmma_fence();
     issue_scores<kRight>(scores, s.q + kLeft, s.k[1].k + kLeft, 0, true);
     ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<1>();
-    if (pair + 1 == pairs) release(s.q_left);
-    ptx::wgmma_wait_group<0>();
-    ptx::wgmma_keep(scores);
-    if (pair + 1 == pairs) release(s.q_right);
 
     trace_step("[B1] P0 V0R");
     ptx::barrier_sync(kP0, kBoth);                    // after consumer 0 has seen K0, and a fence
     if (s.raise[0].any[t / 32]) {
+      ptx::wgmma_wait_group<0>();                     // seldom; without it, ptxas has it waited for always
+      ptx::wgmma_keep(scores);
       softmax.follow(s.raise[0], t, factor);
       if (pair > 0) rescale(out, factor);
     }
     ptx::wgmma_keep(out);
     ptx::wgmma_fence();
-    issue_output(out, s.p0(), s.k[0].k + kLeft, pair > 0);
+    issue_output(out, s.p0(), s.k[0].k + kLeft, pair > 0);   // queues up behind the scores
     ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<1>();
+    ptx::wgmma_keep(scores);
+    if (last) {
+      release(s.q_left);
+      release(s.q_right);
+    }
 
     trace_step("[B2] softmax", 600);
     if (~valid) mask_scores(scores, valid, t);
-    float largest[2];
     softmax.find_largest(scores, largest);
     const bool raised = softmax.exceeds(largest);
     if (raised) softmax.raise(largest, factor);       // out must wait: P0 V0R is still being added
@@ -277,7 +332,10 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, int pairs, RingPosition<1>& at, u
     issue_output(out, p, s.k[1].k + kLeft, true);
     ptx::wgmma_commit_group();
     softmax.add(scores);
-    if (pair + 1 == pairs) tell_sums_1(s, t, softmax);
+    if (last) {
+      tell_sums_1(s, t, softmax);
+      end_rows(s, a, item.heads, softmax, 1, t, end);
+    }
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(out);
     release(s.right[1]);
@@ -288,16 +346,15 @@ DSA_DEVICE void consume_odd(SharedStorage& s, const SparseMlaFwdArgs& a, int wor
   ptx::setmaxnreg_inc<208>();
   trace_role("odd tiles, right half");
   const int t = threadIdx.x % 128;
+  float out[128] = {}, end[2];
   auto at = RingPosition<1>::consumer(), q_at = RingPosition<1>::consumer();
   for (int n = blockIdx.x; n < work_count; n += gridDim.x, q_at.advance()) {
-    LateSoftmax softmax(a.sm_scale);
-    float out[128] = {};
     trace_step("[B4] scores");
     wait_full(s.q_left, q_at.parity);
     const Item& item = s.item[1 - q_at.parity];
-    multiply_odd(s, item.pairs, at, q_at.parity, t, softmax, out);
+    multiply_odd(s, a, item, at, q_at.parity, t, out, end);
     trace_step("[B5] output");
-    finish(s, a, item, softmax, 1, t, out);
+    finish(a, item.heads, 1, t, end, out);            // while consumer 0 makes the next query's first scores
   }
 }
 
