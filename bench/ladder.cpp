@@ -80,6 +80,8 @@ YardstickKind yardstick_of(Stage stage) {
       return yardstick_for(IndexerArgs{}, false).kind;
     case Stage::kTopk:
       return yardstick_for(TopkArgs{}, false).kind;
+    case Stage::kIndexTopk:
+      return yardstick_for(IndexTopkArgs{}, false).kind;
     case Stage::kSparseMlaFwd:
       return yardstick_for(SparseMlaFwdArgs{}, false).kind;
     case Stage::kSparseMlaBwd:

@@ -69,6 +69,9 @@ Work count(const IndexerArgs& a) {
 Work count(const TopkArgs& a) {
   return all_valid(Unit::kBytes, sizeof(float) * window_columns(a.ks, a.ke, a.rows, a.n));
 }
+Work count(const IndexTopkArgs& a) {
+  return all_valid(Unit::kFlop, 2.0 * a.h_i * a.d_i * window_columns(a.ks, a.ke, a.s_q, a.s_kv));
+}
 Work count(const SparseMlaFwdArgs& a) {
   return sparse_work(a, kForwardWidth);
 }
@@ -92,6 +95,9 @@ const char* work_convention(Stage stage) {
       return "Bytes: one read of every window, 4 sum(ke - ks), whatever a kernel really reads; the copy "
              "counts "
              "read and write.";
+    case Stage::kIndexTopk:
+      return "FLOP: 2 h_i d_i for every (query, key) pair inside the windows, scored or not; the selection counts "
+             "nothing.";
     case Stage::kSparseMlaFwd:
       return "FLOP: 2 b s_q h_q topk (576 + 512); every slot counts, valid or not.";
     case Stage::kSparseMlaBwd:
@@ -119,6 +125,8 @@ YardstickChoice yardstick_for(const Args& args, bool warm) {
       return {YardstickKind::kCopy, !warm};
     case Stage::kIndexer:
       return {YardstickKind::kCublasFp8, true};
+    case Stage::kIndexTopk:
+      return {YardstickKind::kCublasFp8, false};   // what is selected whole need not be scored
     case Stage::kSparseMlaFwd:
       return {YardstickKind::kCublasBf16, !std::get<SparseMlaFwdArgs>(args).fp8};
     case Stage::kSparseMlaBwd:

@@ -3,15 +3,17 @@
 #   cuda/<stage>/NN_technique.cu          its kernel
 # Included by build_site.cmake.
 
-set(stages quantize indexer topk sparse_mla_fwd sparse_mla_bwd)
+set(stages quantize indexer topk index_topk sparse_mla_fwd sparse_mla_bwd)
 set(title_of_quantize "Quantisation")
 set(title_of_indexer "Lightning indexer")
 set(title_of_topk "Top-k")
+set(title_of_index_topk "Index and top-k")
 set(title_of_sparse_mla_fwd "Sparse MLA forward")
 set(title_of_sparse_mla_bwd "Sparse MLA backward")
 set(what_of_quantize "Rows to e4m3 bytes with one scale each. Bandwidth: each value is read once and written once.")
 set(what_of_indexer "A score for every (query, key) pair. Tensor cores, then a ReLU and a weighted sum that the ordinary cores must keep up with.")
 set(what_of_topk "The 2048 largest scores of each row, exactly. Bandwidth: how often the scores are read.")
+set(what_of_index_topk "Scores and selection in one call, the scores of a bounded number of queries at a time.")
 set(what_of_sparse_mla_fwd "Exact attention over the kept rows. A gather out of L2 that must keep the tensor cores fed.")
 set(what_of_sparse_mla_bwd "Its gradients. Sums into shared rows from all over the chip.")
 

@@ -69,6 +69,30 @@ struct TopkArgs {
   int32_t* indices = nullptr;        ///< [rows, topk] absolute columns
 };
 
+/// Indexer and top-k selector in one: the columns that a query attends to. A window of at most `topk` columns is selected whole,
+/// whatever its logits; from a longer one the columns of the `topk` largest logits, as in TopkArgs.
+struct IndexTopkArgs {
+  int s_q = 0;
+  int s_kv = 0;
+  int h_i = 0;
+  int d_i = 0;
+  int topk = 0;
+  bool deterministic = false;        ///< as in TopkArgs
+  int chunk = 0;                     ///< queries whose logits fit in the scratch, at least 1 if there are queries
+  int64_t logits_stride = 0;         ///< elements from one row of the scratch to the next, >= s_kv
+  const e4m3* q = nullptr;           ///< these six as in IndexerArgs
+  const e4m3* k = nullptr;
+  const float* k_scale = nullptr;
+  const float* weights = nullptr;
+  const int32_t* ks = nullptr;
+  const int32_t* ke = nullptr;
+  float* logits = nullptr;           ///< [chunk, logits_stride] scratch: no result, and nothing is expected in it
+  int32_t* indices = nullptr;        ///< [s_q, topk] absolute columns, then -1
+};
+
+/// Bytes that the scratch of index_topk may take: 4096 queries over 32768 keys, as one chunk.
+inline constexpr int64_t kLogitsScratchBytes = int64_t(512) << 20;
+
 /// Sparse MLA forward: softmax attention of every query over its selected KV rows.
 ///
 /// Slot j of query i is valid iff 0 <= indices[i, j] < s_kv, and j < topk_length[i], and, when `causal`,

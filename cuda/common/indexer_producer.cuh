@@ -42,6 +42,16 @@ static inline const char* tensor_copy_unsupported(const IndexerArgs& a) {
   return nullptr;
 }
 
+/// A math warpgroup's name in figures.
+DSA_DEVICE const char* math_role(int warpgroup) {
+  switch (warpgroup) {
+    case 0: return "math 0";
+    case 1: return "math 1";
+    case 2: return "math 2";
+    default: return "math 3";
+  }
+}
+
 /// Fetches the maps ahead of the first copy. One thread.
 DSA_DEVICE void prefetch_maps(const IndexerMaps& maps) {
   ptx::prefetch_tensormap(&maps.q);
@@ -64,6 +74,27 @@ DSA_DEVICE void copy_queries(QueryTile<Shape>& tile, float* weights, const Index
   ptx::cp_async_bulk_tensor_load(tile.q, &maps.q, 0, block * kBlockColumns, full);
   ptx::cp_async_bulk_tensor_load(weights, &maps.weights, block * kBlockColumns, 0, full);
 }
+
+/// The maps, and the copy, of a block whose columns are dealt out as indexer_heads.cuh has it: a box is 8 columns, the next few
+/// heads of every query of the block.
+// [copy_queries_dealt]
+template <class Shape> static IndexerMaps dealt_maps(const IndexerArgs& a) {
+  constexpr int kDim = Shape::kDim, kHeads = Shape::kHeads, kQueries = Shape::kQueries;
+  IndexerMaps maps = indexer_maps<Shape>(a);
+  maps.q = ptx::make_tensor_map(a.q, {kDim, kHeads, a.s_q}, {kDim, kHeads * kDim}, {kDim, 8 / kQueries, kQueries},
+                                Shape::kSwizzle);
+  return maps;
+}
+template <class Shape>
+DSA_DEVICE void copy_queries_dealt(QueryTile<Shape>& tile, float* weights, const IndexerMaps& maps, int block,
+                                   ptx::mbarrier* full) {
+#pragma unroll 1
+  for (int j = 0; j < kBlockColumns / 8; ++j)
+    ptx::cp_async_bulk_tensor_load(tile.q + 8 * j * Shape::kDim, &maps.q, 0, j * (8 / Shape::kQueries), block * Shape::kQueries,
+                                   full);
+  ptx::cp_async_bulk_tensor_load(weights, &maps.weights, block * kBlockColumns, 0, full);
+}
+// [copy_queries_dealt]
 
 /// Copies `granules` times 64 keys, and 256 scales; completes key_bytes(granules) on `full`.
 template <class Shape> DSA_DEVICE unsigned key_bytes(int granules) {

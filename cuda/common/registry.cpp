@@ -34,6 +34,7 @@ const char* stage_name(Stage stage) {
     case Stage::kQuantize: return "quantize";
     case Stage::kIndexer: return "indexer";
     case Stage::kTopk: return "topk";
+    case Stage::kIndexTopk: return "index_topk";
     case Stage::kSparseMlaFwd: return "sparse_mla_fwd";
     case Stage::kSparseMlaBwd: return "sparse_mla_bwd";
   }

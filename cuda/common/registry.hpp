@@ -14,8 +14,8 @@
 namespace dsa {
 
 /// The stages, in pipeline order. The names of `stage_name` are those of the command line.
-enum class Stage { kQuantize, kIndexer, kTopk, kSparseMlaFwd, kSparseMlaBwd };
-inline constexpr Stage kStages[] = {Stage::kQuantize, Stage::kIndexer, Stage::kTopk, Stage::kSparseMlaFwd,
+enum class Stage { kQuantize, kIndexer, kTopk, kIndexTopk, kSparseMlaFwd, kSparseMlaBwd };
+inline constexpr Stage kStages[] = {Stage::kQuantize, Stage::kIndexer, Stage::kTopk, Stage::kIndexTopk, Stage::kSparseMlaFwd,
                                     Stage::kSparseMlaBwd};
 
 enum class Device { kCpu, kEmulator, kGpu };
@@ -28,16 +28,17 @@ enum class Accuracy {
   kFp8,    ///< e4m3 operands, float32 accumulation
 };
 
-using Args = std::variant<QuantizeArgs, IndexerArgs, TopkArgs, SparseMlaFwdArgs, SparseMlaBwdArgs>;
+using Args = std::variant<QuantizeArgs, IndexerArgs, TopkArgs, IndexTopkArgs, SparseMlaFwdArgs, SparseMlaBwdArgs>;
 
 template <class A> constexpr Stage stage_of();
 template <> constexpr Stage stage_of<QuantizeArgs>() { return Stage::kQuantize; }
 template <> constexpr Stage stage_of<IndexerArgs>() { return Stage::kIndexer; }
 template <> constexpr Stage stage_of<TopkArgs>() { return Stage::kTopk; }
+template <> constexpr Stage stage_of<IndexTopkArgs>() { return Stage::kIndexTopk; }
 template <> constexpr Stage stage_of<SparseMlaFwdArgs>() { return Stage::kSparseMlaFwd; }
 template <> constexpr Stage stage_of<SparseMlaBwdArgs>() { return Stage::kSparseMlaBwd; }
 
-/// "quantize", "indexer", "topk", "sparse_mla_fwd", "sparse_mla_bwd".
+/// "quantize", "indexer", "topk", "index_topk", "sparse_mla_fwd", "sparse_mla_bwd".
 const char* stage_name(Stage stage);
 /// "cpu", "emulator", "gpu".
 const char* device_name(Device device);

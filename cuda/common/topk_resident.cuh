@@ -230,8 +230,8 @@ DSA_DEVICE uint64_t member_order(uint32_t key, int column) { return uint64_t(key
 DSA_DEVICE int column_of(uint64_t member) { return int(~uint32_t(member)); }
 
 /// The warp whose piece a column belongs to has one more.
-template <int kThreads> DSA_DEVICE void take(ResidentStorage& s, const ResidentKeys<kThreads>& k, int column) {
-  atomicAdd(&s.taken[(column - k.row.aligned) / kGroup / k.groups_per_warp()], 1);
+template <int kThreads> DSA_DEVICE void take(int* taken, const ResidentKeys<kThreads>& k, int column) {
+  atomicAdd(&taken[(column - k.row.aligned) / kGroup / k.groups_per_warp()], 1);
 }
 
 /// Fewer than k keys lie above the class of -inf. It holds -inf, which nobody selects, and what is below -65520, which may be.
@@ -285,7 +285,7 @@ DSA_DEVICE Cut find_cut(ResidentStorage& s, const ResidentKeys<kThreads>& k, con
     if (key == cut.key && cut.open) {
       s.member[atomicAdd(&s.members, 1)] = member_order(sortable_key(k.row.logits[column]), column);
     } else if (half_key_at_least(key, cut.key)) {
-      take(s, k, column);
+      take(s.taken, k, column);
     }
   }
   return cut;
@@ -295,8 +295,8 @@ DSA_DEVICE Cut find_cut(ResidentStorage& s, const ResidentKeys<kThreads>& k, con
 // ---- Deciding the class -----------------------------------------------------------------------------------------------
 /// A member that is not chosen gets a key that is never selected, if it is in smem.
 template <int kThreads>
-DSA_DEVICE void mark(ResidentStorage& s, const ResidentKeys<kThreads>& k, int column, bool chosen) {
-  if (chosen) return take(s, k, column);
+DSA_DEVICE void mark(int* taken, const ResidentKeys<kThreads>& k, int column, bool chosen) {
+  if (chosen) return take(taken, k, column);
   const int position = column - k.row.aligned;
   if (position / kGroup < k.resident()) reinterpret_cast<uint16_t*>(k.smem)[position] = uint16_t(kHalfNan);
 }
@@ -351,18 +351,38 @@ DSA_DEVICE void decide_large_class(ResidentStorage& s, const ResidentKeys<kThrea
 }
 // [large]
 
+/// Decides an open class: its members get their marks and are counted in s.taken. Begins after the barrier that find_cut()
+/// needs, and ends with one where there was something to decide.
+// [decide]
+template <int kThreads>
+DSA_DEVICE void decide_class(ResidentStorage& s, const ResidentKeys<kThreads>& k, const Cut& cut) {
+  if (cut.large) {
+    decide_large_class(s, k, cut, ThisCta{});
+    __syncthreads();
+  } else if (cut.open) {
+    for (int i = threadIdx.x; i < cut.population; i += kThreads) {
+      const uint64_t mine = s.member[i];
+      const int rank = rank_among(s.member, cut.population, mine);
+      mark(s.taken, k, column_of(mine), rank < cut.wanted);
+      if (rank == cut.wanted - 1) s.pivot = mine;
+    }
+    __syncthreads();
+  }
+}
+// [decide]
+
 // ---- Writing ----------------------------------------------------------------------------------------------------------
-/// Each warp writes its selected columns, by rising column. s.taken and the marks are complete. A lane has 32 neighbouring
+/// Each warp writes its selected columns, by rising column. `taken` and the marks are complete. A lane has 32 neighbouring
 /// columns at a time, so that its hits go to neighbouring slots: they change places in smem, where the keys were that the warp
 /// has just read, and leave in whole sectors.
 /// @param slot  first slot of this CTA
 // [write]
 template <int kThreads>
-DSA_DEVICE void write_selected(ResidentStorage& s, const ResidentKeys<kThreads>& k, const Cut& cut, int slot) {
+DSA_DEVICE void write_selected(ResidentStorage& s, const ResidentKeys<kThreads>& k, const Cut& cut, const int* taken, int slot) {
   constexpr int kChunk = 128;                    // groups: four per lane
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, begin = warp * k.groups_per_warp();
   const int end = min(begin + k.groups_per_warp(), k.groups());
-  slot += int(__reduce_add_sync(0xffffffffu, unsigned(lane < warp ? s.taken[lane] : 0)));
+  slot += int(__reduce_add_sync(0xffffffffu, unsigned(lane < warp ? taken[lane] : 0)));
   // Members have their mark, unless the class was large or they are not in smem.
   const bool unmarked = cut.open && (cut.large || k.groups() > k.capacity);
   // Eight lanes at a time must read from all 32 banks, so they take their four groups in different orders.

@@ -57,6 +57,25 @@ template <int kLoads> DSA_DEVICE void load_quads(const TopkRow& row, int column,
 }
 // [load_quad]
 
+/// The beginning of a row that some other CTA is going to read.
+// [prefetch_row]
+struct RowAhead {
+  const float* from;
+  unsigned bytes;        ///< 0 past the last row
+};
+DSA_DEVICE RowAhead row_ahead(const TopkArgs& a, int64_t row) {
+  constexpr int kColumns = 16384;
+  if (row >= a.rows) return {nullptr, 0};
+  const TopkRow next = topk_row(a, int(row));
+  const int first = next.aligned < next.first ? next.aligned + 4 : next.aligned;   // whole quads inside the window
+  return {next.logits + first, unsigned(max(min(next.last - first, kColumns), 0) & ~3) * 4};
+}
+/// Asks for it, a hint. One thread.
+DSA_DEVICE void prefetch(const RowAhead& row) {
+  if (row.bytes > 0) ptx::cp_async_bulk_prefetch_l2(row.from, row.bytes);
+}
+// [prefetch_row]
+
 /// -1 into the slots from `written` on. All threads.
 template <int kThreads> DSA_DEVICE void fill_rest(const TopkRow& row, int written) {
   for (int slot = written + int(threadIdx.x); slot < row.k; slot += kThreads) row.indices[slot] = kInvalid;

@@ -1,6 +1,6 @@
 /// @file numeric.cuh
 /// bf16 and e4m3 on the device: the storage types of reference/numeric.hpp, converted by the CUDA intrinsics on
-/// the GPU and by the reference's functions on the emulator.
+/// the GPU and by the reference's functions on the emulator. Also pairs of fp16, which nothing is stored as.
 #pragma once
 
 #include "../../reference/numeric.hpp"
@@ -57,6 +57,54 @@ DSA_DEVICE uint32_t pack_bf16x2(float lo, float hi) {
   uint32_t pair;                                      // not the intrinsic: its two halves would be taken apart and put together again
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(hi), "f"(lo));
   return pair;
+#endif
+}
+
+#if defined(DSA_EMULATOR)
+inline uint32_t half_from(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return 0x7fff;
+  if (magnitude >= 0x477ff000) return sign | 0x7c00;       // 65520
+  if (magnitude < 0x38800000) return sign | uint32_t(std::nearbyint(std::fabs(x) * 0x1p24f));   // 2^-14: subnormal
+  return sign | (magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
+}
+inline bool half_at_least(uint32_t a, uint32_t b) {
+  const auto order = [](uint32_t half) { return half & 0x8000 ? -int(half & 0x7fff) : int(half); };
+  const auto nan = [](uint32_t half) { return (half & 0x7fff) > 0x7c00; };
+  return !nan(a) && !nan(b) && order(a) >= order(b);
+}
+#endif
+
+/// Two halves, rounded to nearest even; NaN becomes 0x7fff, and what is beyond +-65520 infinite (PTX: cvt.rn.f16x2.f32).
+DSA_DEVICE uint32_t pack_f16x2(float lo, float hi) {
+#if defined(DSA_EMULATOR)
+  return half_from(lo) | half_from(hi) << 16;
+#else
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(hi), "f"(lo));
+  return pair;
+#endif
+}
+
+/// Two halves, -0 replaced by +0 (PTX: add.rn.f16x2, of 0).
+DSA_DEVICE uint32_t positive_zeros_f16x2(uint32_t pair) {
+#if defined(DSA_EMULATOR)
+  if ((pair & 0xffff) == 0x8000) pair &= 0xffff0000u;
+  return pair >> 16 == 0x8000 ? pair & 0xffff : pair;
+#else
+  asm("add.rn.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0));
+  return pair;
+#endif
+}
+
+/// 0xffff in each half of `a` that is at least that of `b`, neither being NaN; 0 in the others (PTX: set.ge.u32.f16x2).
+DSA_DEVICE uint32_t at_least_f16x2(uint32_t a, uint32_t b) {
+#if defined(DSA_EMULATOR)
+  return (half_at_least(a & 0xffff, b & 0xffff) ? 0xffffu : 0) | (half_at_least(a >> 16, b >> 16) ? 0xffff0000u : 0);
+#else
+  uint32_t mask;
+  asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
+  return mask;
 #endif
 }
 

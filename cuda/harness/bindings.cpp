@@ -15,17 +15,18 @@ void** slot(T*& pointer) {
   return reinterpret_cast<void**>(const_cast<std::remove_const_t<T>**>(&pointer));
 }
 
-enum Use { kInput, kOptional, kOutput };
+enum Use { kInput, kOptional, kOutput, kScratch };
 
 Binding bind(const char* name, DType dtype, Shape shape, void** pointer, Use use, int64_t columns = -1) {
   const int64_t width = shape.empty() ? 1 : shape.back();
   return {name,
           dtype,
           std::move(shape),
-          use == kOutput,
+          use == kOutput || use == kScratch,
           use == kOptional,
           pointer,
-          columns < 0 ? width : columns};
+          columns < 0 ? width : columns,
+          use == kScratch};
 }
 
 std::vector<Binding> table(QuantizeArgs& a) {
@@ -50,6 +51,17 @@ std::vector<Binding> table(TopkArgs& a) {
           bind("ks", DType::kI32, {a.rows}, slot(a.ks), kInput),
           bind("ke", DType::kI32, {a.rows}, slot(a.ke), kInput),
           bind("indices", DType::kI32, {a.rows, a.topk}, slot(a.indices), kOutput)};
+}
+
+std::vector<Binding> table(IndexTopkArgs& a) {
+  return {bind("q", DType::kE4M3, {a.s_q, a.h_i, a.d_i}, slot(a.q), kInput),
+          bind("k", DType::kE4M3, {a.s_kv, a.d_i}, slot(a.k), kInput),
+          bind("k_scale", DType::kF32, {a.s_kv}, slot(a.k_scale), kInput),
+          bind("weights", DType::kF32, {a.s_q, a.h_i}, slot(a.weights), kInput),
+          bind("ks", DType::kI32, {a.s_q}, slot(a.ks), kInput),
+          bind("ke", DType::kI32, {a.s_q}, slot(a.ke), kInput),
+          bind("logits", DType::kF32, {a.chunk, a.logits_stride}, slot(a.logits), kScratch),
+          bind("indices", DType::kI32, {a.s_q, a.topk}, slot(a.indices), kOutput)};
 }
 
 std::vector<Binding> table(SparseMlaFwdArgs& a) {
@@ -100,6 +112,11 @@ std::string sizes_text(const IndexerArgs& a) {
 std::string sizes_text(const TopkArgs& a) {
   return item("rows", a.rows) + item("n", a.n) + item("topk", a.topk) + item("stride", a.logits_stride) +
          (a.deterministic ? " deterministic" : "");
+}
+
+std::string sizes_text(const IndexTopkArgs& a) {
+  return item("s_q", a.s_q) + item("s_kv", a.s_kv) + item("h_i", a.h_i) + item("d_i", a.d_i) + item("topk", a.topk) +
+         item("chunk", a.chunk) + item("stride", a.logits_stride) + (a.deterministic ? " deterministic" : "");
 }
 
 template <class A>

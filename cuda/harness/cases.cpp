@@ -10,7 +10,7 @@ const std::vector<Case>& cases() {
   static const std::vector<Case> all = [] {
     std::vector<Case> joined;
     for (std::vector<Case> part :
-         {quantize_cases(), indexer_cases(), topk_cases(), fwd_cases(), bwd_cases()}) {
+         {quantize_cases(), indexer_cases(), topk_cases(), index_topk_cases(), fwd_cases(), bwd_cases()}) {
       std::move(part.begin(), part.end(), std::back_inserter(joined));
     }
     return joined;

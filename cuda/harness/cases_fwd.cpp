@@ -101,16 +101,19 @@ Problem rising(bool fp8, int h_q) {
 
 /// Steps of 6.5 and 1 between the logits of tiles: a reference that is only raised by need is raised by even and by odd
 /// tiles, an odd tile comes that fits the reference of before but not of after the even tile's raise, and at the end an even
-/// tile raises for the last time.
+/// tile raises for the last time; for the second query, the last tile does, an odd one.
 Problem rising_steeply(bool fp8, int h_q) {
-  Sparse s{1, 1, 640, h_q, 1, 512};
+  Sparse s{1, 2, 1152, h_q, 1, 512};
   s.fp8 = fp8;
   Problem p = sparse_fwd(s);
   p.inputs.erase("q_scale");
   p.inputs.erase("kv_scale");
-  constexpr float kLevels[] = {0, 13, 26, 24, 25, 39, 52, 51};
-  std::vector<float> level(640);
-  for (int64_t slot = 0; slot < 512; ++slot) level[std::size_t(slots(p, 0, 0)[slot])] = kLevels[slot / 64];
+  constexpr float kLevels[2][8] = {{0, 13, 26, 24, 25, 39, 52, 51}, {0, 13, 26, 24, 25, 39, 38, 52}};
+  std::vector<float> level(1152);
+  for (int64_t slot = 0; slot < 512; ++slot) {
+    slots(p, 0, 0)[slot] = int32_t(slot * 3 % 512), slots(p, 0, 1)[slot] = int32_t(512 + slot * 5 % 512);
+    for (int64_t query : {0, 1}) level[std::size_t(slots(p, 0, query)[slot])] = kLevels[query][slot / 64];
+  }
   set_logits(
       p, [](int64_t) { return std::vector{12.f}; },
       [=](int64_t row) { return std::vector{level[std::size_t(row)]}; });

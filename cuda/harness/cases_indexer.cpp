@@ -1,5 +1,6 @@
 #include <climits>
 #include <cmath>
+#include <limits>
 
 #include "generate.hpp"
 
@@ -115,11 +116,92 @@ Problem largest_values() {
   return p;
 }
 
+/// Every product is 128 times 448 * 448, or its negative: as far from 0 as there is.
+Problem largest_products() {
+  Problem p = indexer({5, 130, 64, 128}, whole(130));
+  Tensor &q = p.inputs.at("q"), &k = p.inputs.at("k");
+  generate::fill(q, 0, q.elements(), 448);
+  for (int64_t i = 0; i < k.elements(); ++i) generate::set(k, i, generate::hash(13, uint64_t(i / 128)) & 1 ? 448.f : -448.f);
+  return p;
+}
+
+bool products_are_largest(const Problem& p) {
+  return std::fabs(p.inputs.at("q").at(0) * p.inputs.at("k").at(0)) * 128 == 448 * 448 * 128;
+}
+
+/// The smallest subnormals: products of 2^-18, of either sign.
+Problem smallest_products() {
+  Problem p = indexer({5, 130, 64, 128}, whole(130));
+  for (const char* name : {"q", "k"}) {
+    Tensor& t = p.inputs.at(name);
+    for (int64_t i = 0; i < t.elements(); ++i) generate::set(t, i, generate::hash(14, uint64_t(i)) & 1 ? 0x1p-9f : -0x1p-9f);
+  }
+  return p;
+}
+
+/// NaN in some heads of query 1, and in all of query 2.
+Problem nan_queries(int h_i) {
+  Problem p = indexer({6, 130, h_i, 128}, whole(130));
+  e4m3* q = p.inputs.at("q").data<e4m3>();
+  for (int h : {0, 5, h_i - 1}) q[(h_i + h) * 128 + 3 * h % 128] = e4m3{0x7f};
+  std::fill_n(q + 2 * h_i * 128, h_i * 128, e4m3{0xff});
+  return p;
+}
+
+bool nan_query_gives_zeros(const Problem& p) {
+  const auto& args = std::get<IndexerArgs>(p.args);
+  const Tensor logits = run_reference(p).at("logits");
+  return logits.at(2 * args.logits_stride + 7) == 0 && std::isfinite(logits.at(args.logits_stride + 7));
+}
+
+/// Weights that are NaN or infinite in one query each, and queries without them in between.
+Problem odd_weights(int h_i) {
+  Problem p = indexer({9, 130, h_i, 128}, whole(130));
+  Tensor& w = p.inputs.at("weights");
+  const float infinity = std::numeric_limits<float>::infinity();
+  generate::set(w, 1 * h_i + 3, std::numeric_limits<float>::quiet_NaN());
+  generate::set(w, 3 * h_i + h_i - 1, infinity);
+  generate::set(w, 4 * h_i, -infinity);
+  generate::fill(w, 5 * h_i, 6 * h_i, 0);
+  generate::fill(w, 6 * h_i, 7 * h_i, -0.0f);
+  for (int h = 0; h < h_i; ++h) generate::set(w, 7 * h_i + h, -std::fabs(w.at(7 * h_i + h)));
+  return p;
+}
+
+/// As odd_weights, scales: NaN, infinite, 0, and negative.
+Problem odd_scales() {
+  Problem p = indexer({3, 130, 64, 128}, whole(130));
+  Tensor& scale = p.inputs.at("k_scale");
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<std::pair<int, float>> odd = {
+      {5, std::numeric_limits<float>::quiet_NaN()}, {64, infinity}, {70, -infinity}, {90, 0}, {129, -2}};
+  for (const auto& [column, x] : odd) generate::set(scale, column, x);
+  return p;
+}
+
+bool some_nan(const Problem& p) {
+  const Tensor logits = run_reference(p).at("logits");
+  int64_t nan = 0, finite = 0;
+  for (int64_t i = 0; i < logits.elements(); ++i) {
+    nan += std::isnan(logits.at(i));
+    finite += std::isfinite(logits.at(i));
+  }
+  return nan > 0 && finite > 0;
+}
+
 /// Windows that have nothing to do with each other, some empty, inverted or beyond the keys.
 Window jumping_windows(int s_kv) {
   return [=](int64_t i) {
     const auto column = [=](uint64_t k) { return int32_t(generate::hash(11, 2 * uint64_t(i) + k) % uint64_t(s_kv + 200)) - 100; };
     return std::pair(column(0), column(1));
+  };
+}
+
+/// Three blocks of two queries with a long window, then six with a short one, and so on.
+Window long_and_short() {
+  return [](int64_t i) {
+    const int32_t begin = int32_t(10 * (i % 30));
+    return i / 2 % 9 < 3 ? std::pair(0, 700) : std::pair(begin, begin + 20);
   };
 }
 
@@ -193,8 +275,15 @@ std::vector<Case> indexer_cases() {
     add(CaseKind::kSmall, "jumping_windows" + shape, "windows of neighbours that do not overlap",
         [=] { return indexer({17, 1333, h_i, d_i}, jumping_windows(1333)); });
   }
-  add(CaseKind::kSmall, "s_kv:4500", "more columns than a piece of work may have",
+  add(CaseKind::kSmall, "s_kv:4500", "few queries and many columns, shared by all CTAs",
       [] { return indexer({5, 4500, 32, 64}, suffix(5, 4500)); });
+  add(CaseKind::kSmall, "long_and_short", "blocks of many tiles, and then some of one", [] {
+    return indexer({60, 700, 64, 64}, long_and_short());
+  });
+  add(CaseKind::kSmall, "begin:100", "tiles that do not end where a piece of work does",
+      [] { return indexer({4, 2000, 32, 64}, [](int64_t i) { return std::pair(int32_t(100 + i), 1990); }); });
+  add(CaseKind::kSmall, "s_kv:8300", "more columns than a piece of work may have",
+      [] { return indexer({3, 8300, 32, 32}, jumping_windows(8300)); });
   add(
       CaseKind::kSmall, "padded_rows",
       "rows further apart than they are long: the padding must stay untouched",
@@ -214,6 +303,16 @@ std::vector<Case> indexer_cases() {
       nan_inside_and_outside);
   add(CaseKind::kSmall, "zero_rows", "a key of zeros, and a query of zeros: logits exactly 0", zero_rows);
   add(CaseKind::kSmall, "largest_values", "the largest e4m3 values", largest_values);
+  add(CaseKind::kSmall, "largest_products", "the largest products, of either sign", largest_products, products_are_largest);
+  add(CaseKind::kSmall, "smallest_products", "the smallest products, of either sign", smallest_products);
+  for (int h_i : {32, 64}) {
+    const std::string heads = "/h_i:" + std::to_string(h_i);
+    add(CaseKind::kSmall, "nan_queries" + heads, "NaN in q gives 0 for its head, and nothing to neighbours",
+        [=] { return nan_queries(h_i); }, nan_query_gives_zeros);
+    add(CaseKind::kSmall, "odd_weights" + heads, "weights that are NaN, infinite, 0, -0 or negative",
+        [=] { return odd_weights(h_i); }, some_nan);
+  }
+  add(CaseKind::kSmall, "odd_scales", "key scales that are NaN, infinite, 0 or negative", odd_scales, some_nan);
   add(CaseKind::kSmall, "s_q:0", "no queries", [] { return indexer({0, 64}, whole(64)); });
   add(CaseKind::kSmall, "s_kv:0", "no keys", [] { return indexer({2, 0}, whole(0)); });
 

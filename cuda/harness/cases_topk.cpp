@@ -203,6 +203,9 @@ void add_small(const std::function<void(std::string, std::string, std::function<
       [](const Problem& p) { return count(p, [](float x) { return x >= 56320; }) >= 64; });
   small("sorted", "rising", [=] { return topk(s, [](int64_t, int64_t j) { return float(j); }); });
   small("reversed", "falling", [=] { return topk(s, [](int64_t, int64_t j) { return float(-j); }); });
+  small("alike_neighbours", "runs of 8 equal values: a sample of the columns is worth less than it seems", [=] {
+    return topk(with(4, 9000, 512), [](int64_t i, int64_t j) { return float(noise(i, j / 8)); });
+  });
   small("organ_pipe", "rising, then falling",
         [=] { return topk(s, [](int64_t, int64_t j) { return float(std::min(j, 999 - j)); }); });
   small(

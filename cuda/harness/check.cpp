@@ -16,6 +16,7 @@ struct Judge::Impl {
   const Problem& problem;
   std::vector<Expectation> expectations;
   std::optional<TopkExpectation> topk;
+  std::optional<IndexTopkExpectation> index_topk;
 
   Tolerance tolerance(const Expectation& e, Accuracy accuracy) const {
     const Stage stage = stage_of(problem.args);
@@ -40,6 +41,7 @@ std::vector<Expectation> expect(const Problem& problem, int64_t n, uint64_t seed
     case Stage::kIndexer:
       return expect_indexer(problem, n, seed);
     case Stage::kTopk:
+    case Stage::kIndexTopk:
       return {};
     case Stage::kSparseMlaFwd:
       return expect_fwd(problem, n, seed);
@@ -70,16 +72,20 @@ Expectation from_file(const std::string& name, std::vector<int64_t> shape, const
 }  // namespace
 
 Judge::Judge(const Problem& problem, int64_t sample_rows, uint64_t seed)
-    : impl_(new Impl{problem, expect(problem, sample_rows, seed), {}}) {
+    : impl_(new Impl{problem, expect(problem, sample_rows, seed), {}, {}}) {
   if (stage_of(problem.args) == Stage::kTopk) impl_->topk.emplace(problem, sample_rows, seed);
+  if (stage_of(problem.args) == Stage::kIndexTopk) impl_->index_topk.emplace(problem, sample_rows, seed);
 }
 
 Judge::Judge(const Problem& problem, const TensorMap& want, const std::string& source)
-    : impl_(new Impl{problem, {}, {}}) {
+    : impl_(new Impl{problem, {}, {}, {}}) {
   const Stage stage = stage_of(problem.args);
   if (stage == Stage::kTopk) {
     impl_->topk.emplace(problem, want, source);
     return;
+  }
+  if (stage == Stage::kIndexTopk) {
+    throw BadInput(source + ": index_topk is judged by the reference alone; its files have no want_ tensors");
   }
   Args args = host_args(problem);
   for (const Binding& binding : bindings(args)) {
@@ -103,6 +109,11 @@ Verdict Judge::judge(const TensorMap& outputs, Accuracy accuracy) const {
   if (impl_->topk) {
     const auto found = outputs.find("indices");
     return found == outputs.end() ? Verdict{false, "no output 'indices'"} : impl_->topk->judge(found->second);
+  }
+  if (impl_->index_topk) {
+    const auto found = outputs.find("indices");
+    return found == outputs.end() ? Verdict{false, "no output 'indices'"}
+                                  : impl_->index_topk->judge(found->second, accuracy);
   }
   Verdict all;
   for (const Expectation& e : impl_->expectations) {
@@ -147,7 +158,8 @@ struct BlankTwin {
     } else if (const auto* indexer = std::get_if<IndexerArgs>(&problem.args)) {
       replace("ke", 0);
       if (indexer->clean) want = {{"logits", -kInf}};
-    } else if (std::holds_alternative<TopkArgs>(problem.args)) {
+    } else if (std::holds_alternative<TopkArgs>(problem.args) ||
+               std::holds_alternative<IndexTopkArgs>(problem.args)) {
       replace("ke", 0);
       want = {{"indices", kInvalid}};
     } else {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "../../reference/index_topk.hpp"
 #include "../../reference/indexer.hpp"
 #include "../../reference/quantize.hpp"
 #include "../../reference/sparse_mla_bwd.hpp"
@@ -216,7 +217,7 @@ void Resident::poison_outputs() {
 TensorMap Resident::read_outputs() const {
   TensorMap outputs;
   for (const Bound& bound : bound_) {
-    if (!bound.binding.output) continue;
+    if (!bound.binding.output || bound.binding.scratch) continue;
     Tensor tensor(bound.binding.dtype, dense_shape(bound.binding));
     const Rows rows = rows_of(bound.binding);
     if (rows.width == rows.stride && !tensor.bytes.empty()) {
@@ -317,6 +318,9 @@ void compute(const IndexerArgs& args) {
 void compute(const TopkArgs& args) {
   reference::topk(args);
 }
+void compute(const IndexTopkArgs& args) {
+  reference::index_topk(args);
+}
 void compute(const SparseMlaFwdArgs& args) {
   reference::sparse_mla_fwd(args);
 }
@@ -330,7 +334,7 @@ TensorMap run_reference(const Problem& problem) {
   Args args = host_args(problem);
   TensorMap outputs;
   for (const Binding& binding : bindings(args)) {
-    if (!binding.output) continue;
+    if (!binding.output || binding.scratch) continue;
     Tensor& tensor = outputs[binding.name] = Tensor(binding.dtype, binding.shape);
     std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{poison_of(binding.dtype)});
     set_pointer(binding, tensor.bytes.data());

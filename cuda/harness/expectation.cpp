@@ -74,7 +74,8 @@ double norm(const reference::Matrix& row) {
   return std::isfinite(length) ? length : 0;  // a NaN byte makes the product NaN, and max(NaN, 0) exactly 0
 }
 
-/// |k_scale[j]| |k[j]| for every column.
+}  // namespace
+
 std::vector<double> key_sizes(const IndexerArgs& args) {
   std::vector<double> sizes(std::size_t(args.s_kv));
   for (int64_t j = 0; j < args.s_kv; ++j) {
@@ -83,7 +84,6 @@ std::vector<double> key_sizes(const IndexerArgs& args) {
   return sizes;
 }
 
-/// sum_h |w[h]| |q[h]| of one query.
 double query_size(const IndexerArgs& args, int64_t query) {
   double size = 0;
   for (int64_t h = query * args.h_i; h < (query + 1) * args.h_i; ++h) {
@@ -91,6 +91,8 @@ double query_size(const IndexerArgs& args, int64_t query) {
   }
   return size;
 }
+
+namespace {
 
 void set_scales(const IndexerArgs& args, Expectation& logits) {
   const std::vector<double> keys = key_sizes(args);

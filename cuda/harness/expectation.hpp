@@ -33,6 +33,10 @@ std::vector<Expectation> expect_indexer(const Problem& problem, int64_t n, uint6
 std::vector<Expectation> expect_fwd(const Problem& problem, int64_t n, uint64_t seed);
 std::vector<Expectation> expect_bwd(const Problem& problem, int64_t n, uint64_t seed);
 
+/// |k_scale[j]| |k[j]| for every column, and sum_h |w[h]| |q[h]| of a query: the size of what a logit is a sum of.
+std::vector<double> key_sizes(const IndexerArgs& args);
+double query_size(const IndexerArgs& args, int64_t query);
+
 // What the data excuse when the expected values come from a file and cover all rows.
 void add_excuses_indexer(const Problem& problem, Expectation& logits);
 void add_excuses_fwd(const TensorMap& want, Expectation& output);
@@ -55,6 +59,24 @@ class TopkExpectation {
   std::vector<int64_t> rows_;
   std::vector<std::vector<float>> values_;   ///< per row, descending
   std::vector<std::vector<int32_t>> exact_;  ///< per row in the deterministic mode, else empty
+};
+
+/// Columns selected by score, judged with the error that a logit may have.
+class IndexTopkExpectation {
+ public:
+  IndexTopkExpectation(const Problem& problem, int64_t n, uint64_t seed);
+  Verdict judge(const Tensor& indices, Accuracy accuracy) const;
+
+ private:
+  struct Row {
+    int64_t query = 0, begin = 0, end = 0;   ///< its window, clamped
+    std::vector<double> logits, scale;       ///< of the window; empty when it is selected whole
+  };
+  std::string row_error(const Row& row, const int32_t* columns, double bound) const;
+
+  const Problem& problem_;
+  IndexTopkArgs args_;  ///< with host pointers
+  std::vector<Row> rows_;
 };
 
 }  // namespace dsa::harness

@@ -72,6 +72,7 @@ namespace dsa::harness {
 std::vector<Case> quantize_cases();
 std::vector<Case> indexer_cases();
 std::vector<Case> topk_cases();
+std::vector<Case> index_topk_cases();
 std::vector<Case> fwd_cases();
 std::vector<Case> bwd_cases();
 

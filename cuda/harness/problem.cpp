@@ -164,6 +164,11 @@ class Loader {
     fail_scalar("scale", "expected row, row_pow2 or none, got '" + *text + "'");
   }
 
+  int topk() const {
+    if (!has_scalar("topk")) fail_scalar("topk", "is missing: give it in the file's metadata or as --topk");
+    return int(integer("topk", 0, 1, std::numeric_limits<int32_t>::max()));
+  }
+
   bool has_scalar(const std::string& name) const { return scalar(name) != nullptr; }
 
  private:
@@ -216,15 +221,23 @@ void load(Loader& in, TopkArgs& args, Problem& problem) {
   if (logits.size() != 2) in.fail("logits", "expected shape [rows, n], got " + shape_text(logits));
   args.rows = in.extent("logits", "rows", logits[0]);
   args.n = in.extent("logits", "n", logits[1]);
-  if (!in.has_scalar("topk")) {
-    in.fail_scalar("topk", "is missing: give it in the file's metadata or as --topk");
-  }
-  args.topk = int(in.integer("topk", 0, 1, std::numeric_limits<int32_t>::max()));
+  args.topk = in.topk();
   args.deterministic = in.flag("deterministic", false);
   args.logits_stride = aligned_stride(args.n);
   in.take(problem, "logits", DType::kF32, {{"rows", args.rows}, {"n", args.n}});
   in.take(problem, "ks", DType::kI32, {{"rows", args.rows}});
   in.take(problem, "ke", DType::kI32, {{"rows", args.rows}});
+}
+
+void load(Loader& in, IndexTopkArgs& args, Problem& problem) {
+  IndexerArgs indexer;
+  load(in, indexer, problem);
+  args.s_q = indexer.s_q, args.s_kv = indexer.s_kv, args.h_i = indexer.h_i, args.d_i = indexer.d_i;
+  args.topk = in.topk();
+  args.deterministic = in.flag("deterministic", false);
+  args.logits_stride = indexer.logits_stride;
+  const int64_t row_bytes = std::max<int64_t>(4 * args.logits_stride, 1);
+  args.chunk = int(std::clamp<int64_t>(kLogitsScratchBytes / row_bytes, 1, std::max(args.s_q, 1)));
 }
 
 /// One way to read the shape of kv or indices: how many rows per batch, how many groups.
@@ -358,6 +371,8 @@ Args empty_args(Stage stage) {
       return IndexerArgs{};
     case Stage::kTopk:
       return TopkArgs{};
+    case Stage::kIndexTopk:
+      return IndexTopkArgs{};
     case Stage::kSparseMlaFwd:
       return SparseMlaFwdArgs{};
     case Stage::kSparseMlaBwd:
@@ -377,6 +392,7 @@ const std::vector<std::string>& scalar_names(Stage stage) {
     case Stage::kIndexer:
       return indexer;
     case Stage::kTopk:
+    case Stage::kIndexTopk:
       return topk;
     default:
       return sparse;

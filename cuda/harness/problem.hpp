@@ -35,6 +35,7 @@ struct Binding {
   bool optional;        ///< the pointer may stay null
   void** pointer;       ///< where the address goes, through set_pointer (inside the given Args)
   int64_t columns = 0;  ///< of `shape.back()`, how many hold data; the rest is row padding
+  bool scratch = false; ///< memory that a kernel may use: an output that nobody reads
 };
 
 /// The table of `args`: inputs first, then outputs. QuantizeArgs lists both `x_bf16` and `x_f32` under the

@@ -88,6 +88,7 @@ Tolerance tolerance_of(Stage stage, const std::string& output, Accuracy accuracy
   switch (stage) {
     case Stage::kQuantize:
     case Stage::kTopk:
+    case Stage::kIndexTopk:
       return exact();
     case Stage::kIndexer:
       t = indexer_logits();

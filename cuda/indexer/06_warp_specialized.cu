@@ -111,7 +111,7 @@ DSA_DEVICE void store_logits(const float (&d)[64], const float (&w)[32], const f
 // [math]
 template <class Shape> DSA_DEVICE void do_math(SharedStorage<Shape>& s, const IndexerArgs& a, int warpgroup) {
   ptx::setmaxnreg_inc<112>();
-  trace_role("math");
+  trace_role(math_role(warpgroup));
   const int t = threadIdx.x % 128, row = warpgroup * kGranule + accumulator_row(t, 0);   // of a tile
   float d[64], w[32], scale[2];
   auto q_at = RingPosition<kQStages>::consumer();

@@ -3,7 +3,8 @@
 ///
 /// | before        | 06_warp_specialized.cu: 8 shuffles, after which four threads hold the same four logits            |
 /// |---------------|--------------------------------------------------------------------------------------------------|
-/// | **this rung** | a reduce-scatter: 3 shuffles, one key scale and one store per thread; four chains of additions    |
+/// | **this rung** | a reduce-scatter: 3 shuffles, one key scale and one store per thread; the ReLU in place and four  |
+/// |               | chains of additions, so that hardly an instruction waits for the one before                      |
 /// | next          | 08_balanced.cu: no work outside the windows, and none left over at the end                        |
 /// | reference     | reference/indexer.cpp                                                                            |
 /// | chapter       | @ref indexer_07                                                                                  |
@@ -92,7 +93,7 @@ DSA_DEVICE void produce(SharedStorage<Shape>& s, const IndexerArgs& a, const Ind
 /// [C3] The logits of 64 keys. @param logits  of this thread's first query, at its key  @param queries  from that one on
 // [store]
 template <class Shape>
-DSA_DEVICE void store_logits(const float (&d)[64], const float (&w)[32], float scale, float* logits, int64_t stride, int queries,
+DSA_DEVICE void store_logits(float (&d)[64], const float (&w)[32], float scale, float* logits, int64_t stride, int queries,
                              int keys, int t) {
   float sum[Shape::kQueries / 2];
   sum_heads<Shape>(d, w, t, sum);
@@ -105,7 +106,7 @@ DSA_DEVICE void store_logits(const float (&d)[64], const float (&w)[32], float s
 // [math]
 template <class Shape> DSA_DEVICE void do_math(SharedStorage<Shape>& s, const IndexerArgs& a, int warpgroup) {
   ptx::setmaxnreg_inc<112>();
-  trace_role("math");
+  trace_role(math_role(warpgroup));
   const int t = threadIdx.x % 128, row = warpgroup * kGranule + scattered_key(t);   // of a tile
   float d[64], w[32];
   auto q_at = RingPosition<kQStages>::consumer();

@@ -23,10 +23,15 @@
 /// searched by radix select instead of [T3]. Keys of a row that is longer than shared memory are made again from the logits
 /// in [T2] to [T4] where they do not fit.
 ///
+/// After [T1] a CTA asks L2 for the row that comes after it in its place on the chip, since nothing is read in [T2] to [T4].
+///
 /// Shared memory  10.5 KiB + 2 B per column: 74.6 KiB for 32768 columns, 3 CTAs per SM; up to 110000 columns in 227 KiB.
 /// Barriers       6 per row, of one CTA; 8 CTAs of 128 threads per SM for short rows, so that somebody else has work.
-/// Expected       18 instructions per column of 32768, half of the budget: 150 us for 4096 rows, which is 85 % of the memory's
-///                speed. Short rows pay by the row: 3000 warp instructions besides, 50 us at 8192 and 35 us at 4096 columns.
+/// Expected       us for 4096 x 32768, 4096 x 8192, 4096 x 4096, 1024 x 131072, 64 x 32768, 1 x 131072, as predicted before
+///                each form was measured:
+///                first form (integer keys, 9 barriers)   170-215 | 42-55 | 30-40 | 230-280 | 9-12 | 22-28
+///                second (fp16 keys, 6 barriers)          160     | 53    | 38    | 400     | 13   | 45
+///                third (the next row in L2)              194     | 63    | 41.5  | 333     | 10.7 | 34 (from a variant)
 #include "../common/register.cuh"
 #include "../common/topk_resident.cuh"
 #include "../device/trace.cuh"
@@ -37,41 +42,29 @@ constexpr std::size_t kSharedMemoryPerSm = 228 * 1024;
 
 struct alignas(16) SharedStorage : ResidentStorage {};   ///< the keys follow
 
+/// @param ahead  CTAs that the chip holds: the row so much further on begins when this one ends. A hint: any number is right.
 template <int kThreads, int kCtas, int kLoads>
-static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs a, int capacity) {
+static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs a, int capacity, int ahead) {
   SharedStorage& s = shared_memory<SharedStorage>();
   const TopkRow row = topk_row(a, blockIdx.x);
   const ResidentKeys<kThreads> keys{row, reinterpret_cast<uint4*>(&s + 1), capacity};
-  const int t = threadIdx.x;
   const ThisCta group;
 
   trace_step("[T1] read");
   read_keys<kThreads, kLoads>(s, keys);
   __syncthreads();
+  if (kThreads < 1024 && threadIdx.x == 0) prefetch(row_ahead(a, int64_t(blockIdx.x) + ahead));
   trace_step("[T2] class");
   sum_blocks<kThreads>(s);
   __syncthreads();
   const Cut cut = find_cut(s, keys, group);
   __syncthreads();
 
-  // [decide]
   trace_step("[T3] rank");
-  if (cut.large) {
-    decide_large_class(s, keys, cut, group);
-    __syncthreads();
-  } else if (cut.open) {
-    for (int i = t; i < cut.population; i += kThreads) {
-      const uint64_t mine = s.member[i];
-      const int rank = rank_among(s.member, cut.population, mine);
-      mark(s, keys, column_of(mine), rank < cut.wanted);
-      if (rank == cut.wanted - 1) s.pivot = mine;
-    }
-    __syncthreads();
-  }
-  // [decide]
+  decide_class(s, keys, cut);
 
   trace_step("[T4] write");
-  write_selected(s, keys, cut, 0);
+  write_selected(s, keys, cut, s.taken, 0);
   int written = 0;
   for (int warp = 0; warp < kThreads / 32; ++warp) written += s.taken[warp];
   fill_rest<kThreads>(row, written);
@@ -84,15 +77,16 @@ static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   const int most = int((kMaxSharedMemory - sizeof(SharedStorage)) / sizeof(uint4));
   const int capacity = min(a.n / kGroup + 2, most);      // a row has up to 3 columns before its first
   const std::size_t bytes = sizeof(SharedStorage) + std::size_t(capacity) * sizeof(uint4);
-  const auto with = [&](auto* kernel, int threads) {
-    return dsa::launch(kernel, {dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes, stream}, a, capacity);
+  const int sms = sm_count();
+  const auto with = [&](auto* kernel, int threads, int ctas) {
+    return dsa::launch(kernel, {dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes, stream}, a, capacity, ctas * sms);
   };
   const auto fit = [&](int ctas) { return bytes <= kSharedMemoryPerSm / ctas - 1024; };   // 1 KiB of each is the system's
   // A CTA that is alone on its SM takes all the threads.
-  if (!fit(2) || a.rows <= sm_count()) return with(kernel<1024, 1, 4>, 1024);
-  if (!fit(3)) return with(kernel<512, 2, 4>, 512);
-  if (!fit(8)) return with(kernel<256, 3, 8>, 256);
-  return with(kernel<128, 8, 4>, 128);
+  if (!fit(2) || a.rows <= sms) return with(kernel<1024, 1, 4>, 1024, 1);
+  if (!fit(3)) return with(kernel<512, 2, 4>, 512, 2);
+  if (!fit(8)) return with(kernel<256, 3, 8>, 256, 3);
+  return with(kernel<128, 8, 4>, 128, 8);
 }
 
 static const Register<TopkArgs, unsupported, launch> registered{

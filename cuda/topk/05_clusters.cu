@@ -4,7 +4,7 @@
 /// | before        | 04_resident_keys.cu: one CTA per row, so one SM's bandwidth and one SM's shared memory            |
 /// |---------------|------------------------------------------------------------------------------------------------|
 /// | **this rung** | 2, 4 or 8 CTAs share a row; histograms, members and counts are summed over DSMEM                 |
-/// | next          | none: the last rung of this stage                                                               |
+/// | next          | 06_early_bound.cu: most columns are compared once and forgotten                                 |
 /// | reference     | reference/topk.cpp                                                                              |
 /// | chapter       | @ref topk_05                                                                                    |
 ///
@@ -15,8 +15,7 @@
 ///     [T2] the block, from the sum over the cluster; the bin, from the sum of that block;
 ///          scan of the keys for own candidates            cluster barrier
 ///          the class, from the sum of their low bits; fetch own members   cluster barrier
-///     [T3] copy the members of all; everybody ranks all, marks its own
-///          publish how many columns the slice selects     cluster barrier
+///     [T3] copy the members of all; everybody ranks all, marks its own, and adds up what the slices before it select
 ///     [T4] write behind the slices before this one        arrive before, wait after: nobody leaves while it is read
 ///
 /// Every CTA computes the same bin, class and ranks, so nothing has to be sent back; it reads 128 numbers of each of the others
@@ -27,7 +26,11 @@
 /// few rows to give every SM a CTA. Beyond 8 x 110000 columns the rest of the keys is made again from the logits.
 ///
 /// Shared memory  10.5 KiB + 2 B per column of the slice: 74.6 KiB for 32768 columns, 3 CTAs per SM.
-/// Expected       1 row of 131072 columns: 11 us, of which 5 are barriers of the cluster. 1024 of them: 180 us.
+/// Expected       us for 4096 x 32768, 4096 x 8192, 4096 x 4096, 1024 x 131072, 64 x 32768, 1 x 131072, as predicted before
+///                each form was measured:
+///                first form (integer keys, 7 barriers of the cluster)   170-220 | 42-55 | 30-40 | 190-230 | 8-10 | 11-14
+///                second (fp16 keys, 5 barriers)                         165     | 57    | 41    | 185     | 11   | 11
+///                third (4 barriers)                                     206     | 66    | 43.5  | 235     | 11   | 12.3
 #include "../common/register.cuh"
 #include "../common/topk_resident.cuh"
 #include "../device/trace.cuh"
@@ -37,7 +40,7 @@ namespace dsa::topk_05 {
 constexpr std::size_t kSharedMemoryPerSm = 228 * 1024;
 
 struct alignas(16) SharedStorage : ResidentStorage {   ///< the keys follow
-  int total;                                     ///< columns that this slice selects
+  int before;                                    ///< members that the slices before this one select
 };
 
 /// The group of a cluster: see ThisCta. A cluster of one CTA has no need of a cluster's barriers.
@@ -76,10 +79,33 @@ template <int kCluster> DSA_DEVICE TopkRow slice_of(const TopkRow& row, int rank
 }
 // [slice]
 
-/// [T3] for a class that is not large.
+/// Where a slice writes.
+struct Slots {
+  int first;                                     ///< of this slice
+  int written;                                   ///< by all
+};
+
+/// All slices' s.taken, which group.sync() has made complete. Each warp for itself.
+// [slots]
+template <int kThreads, int kCluster> DSA_DEVICE Slots slots_of(SharedStorage& s, int rank) {
+  const int lane = threadIdx.x % 32;
+  unsigned taken[kCluster];                      // loads from all CTAs in flight
+  for (int r = 0; r < kCluster; ++r) taken[r] = lane < kThreads / 32 ? unsigned(*ptx::map_to_cluster(&s.taken[lane], r)) : 0;
+  Slots slots{0, 0};
+  for (int r = 0; r < kCluster; ++r) {
+    if (r == rank) slots.first = slots.written;
+    slots.written += int(__reduce_add_sync(0xffffffffu, taken[r]));
+  }
+  return slots;
+}
+// [slots]
+
+/// [T3] for a class that is not large: own members are marked and counted in `taken`. Everybody knows how many members of
+/// the slices before this one are chosen, so nothing needs to be sent once more. Begins and ends with a barrier.
 // [rank]
 template <int kThreads, int kCluster>
-DSA_DEVICE void rank_members(SharedStorage& s, const ResidentKeys<kThreads>& keys, const Cut& cut, int rank) {
+DSA_DEVICE void rank_members(SharedStorage& s, const ResidentKeys<kThreads>& keys, const Cut& cut, int rank, int* taken,
+                             Slots& slots) {
   const int t = threadIdx.x;
   uint64_t* all = s.member + kMembers;
   int count = 0, own = 0;                        // members of the slices so far; of those before this one
@@ -89,13 +115,18 @@ DSA_DEVICE void rank_members(SharedStorage& s, const ResidentKeys<kThreads>& key
     for (int i = t; i < members; i += kThreads) all[count + i] = *ptx::map_to_cluster(&s.member[i], r);
     count += members;
   }
+  if (t == 0) s.before = 0;
   __syncthreads();
   for (int i = t; i < count; i += kThreads) {
     const uint64_t mine = all[i];
-    const int before = rank_among(all, count, mine);
-    if (i >= own && i < own + s.members) mark(s, keys, column_of(mine), before < cut.wanted);
-    if (before == cut.wanted - 1) s.pivot = mine;
+    const int place = rank_among(all, count, mine);
+    if (i >= own && i < own + s.members) mark(taken, keys, column_of(mine), place < cut.wanted);
+    if (i < own && place < cut.wanted) atomicAdd(&s.before, 1);
+    if (place == cut.wanted - 1) s.pivot = mine;
   }
+  __syncthreads();
+  slots.first += s.before;
+  slots.written += cut.wanted;
 }
 // [rank]
 
@@ -116,28 +147,21 @@ static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs 
   const Cut cut = find_cut(s, keys, cluster);
   cluster.sync();
   trace_step("[T3] rank");
-  if (cut.large)
+  if (cut.large) {
     decide_large_class(s, keys, cut, cluster);
-  else if (cut.open)
-    rank_members<kThreads, kCluster>(s, keys, cut, rank);
-  __syncthreads();
+    cluster.sync();
+  }
 
   // [offsets]
-  if (t == 0) {
-    int total = 0;
-    for (int warp = 0; warp < kThreads / 32; ++warp) total += s.taken[warp];
-    s.total = total;
-  }
-  cluster.sync();
-  int slot = 0, written = 0;
-  for (int r = 0; r < kCluster; ++r) {
-    if (r == rank) slot = written;
-    written += *ptx::map_to_cluster(&s.total, r);
-  }
+  Slots slots = slots_of<kThreads, kCluster>(s, rank);
+  int* taken = s.block;                          // s.taken stays as the others read it
+  if (t < kThreads / 32) taken[t] = s.taken[t];
+  __syncthreads();
+  if (cut.open && !cut.large) rank_members<kThreads, kCluster>(s, keys, cut, rank, taken, slots);
   ptx::cluster_arrive();                         // this CTA has read the last of the others
   trace_step("[T4] write");
-  write_selected(s, keys, cut, slot);
-  if (rank == kCluster - 1) fill_rest<kThreads>(row, written);
+  write_selected(s, keys, cut, taken, slots.first);
+  if (rank == kCluster - 1) fill_rest<kThreads>(row, slots.written);
   ptx::cluster_wait();                           // and the others have read the last of this one
   // [offsets]
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "host_machine.hpp"
+#include "reference/index_topk.hpp"
 #include "reference/indexer.hpp"
 #include "reference/quantize.hpp"
 #include "reference/sparse_mla_bwd.hpp"
@@ -27,6 +28,9 @@ void compute(const IndexerArgs& a) {
 }
 void compute(const TopkArgs& a) {
   reference::topk(a);
+}
+void compute(const IndexTopkArgs& a) {
+  reference::index_topk(a);
 }
 void compute(const SparseMlaFwdArgs& a) {
   reference::sparse_mla_fwd(a);
@@ -52,7 +56,7 @@ std::vector<Span> spans(Args args, bool outputs) {
   for (const Binding& binding : bindings(args)) {
     char* address = nullptr;
     std::memcpy(&address, static_cast<void*>(binding.pointer), sizeof address);
-    if (binding.output == outputs && address) {
+    if (binding.output == outputs && !binding.scratch && address) {
       result.push_back(
           {address, std::size_t(element_count(binding.shape)) * size_of(binding.dtype), binding.dtype});
     }
@@ -212,6 +216,27 @@ int topk_scans_the_padding(const Args& args, void*) {
   return 0;
 }
 
+/// Query 0 gets a column that it should not, instead of its first.
+int selects_one_too_small(const Args& args, void*) {
+  honest(args, nullptr);
+  const auto& a = std::get<IndexTopkArgs>(args);
+  for (int32_t column = a.ks[0]; column < a.ke[0]; ++column) {
+    if (std::find(a.indices, a.indices + a.topk, column) != a.indices + a.topk) continue;
+    a.indices[0] = column;
+    return 0;
+  }
+  return 1;
+}
+
+/// Windows of at most topk columns lose their last.
+int cuts_whole_windows(const Args& args, void*) {
+  honest(args, nullptr);
+  const auto& a = std::get<IndexTopkArgs>(args);
+  for (int64_t i = 0; i < a.s_q; ++i)
+    if (a.ke[i] > a.ks[i] && a.ke[i] - a.ks[i] <= a.topk) a.indices[i * a.topk + a.ke[i] - a.ks[i] - 1] = -1;
+  return 0;
+}
+
 int writes_row_padding(const Args& args, void*) {
   honest(args, nullptr);
   const auto& a = std::get<IndexerArgs>(args);
@@ -255,6 +280,16 @@ Problem indexing() {
   return p;
 }
 
+/// Windows longer than topk, and one that is selected whole.
+Problem index_selecting() {
+  Problem scores = indexing();
+  const auto& i = std::get<IndexerArgs>(scores.args);
+  IndexTopkArgs args;
+  args.s_q = i.s_q, args.s_kv = i.s_kv, args.h_i = i.h_i, args.d_i = i.d_i;
+  args.topk = 16, args.chunk = 2, args.logits_stride = i.logits_stride;
+  return {args, std::move(scores.inputs)};
+}
+
 Problem selecting() {
   TopkArgs args;
   args.rows = 3;
@@ -273,6 +308,7 @@ std::vector<Problem> one_of_each_stage() {
   problems.push_back(quantization());
   problems.push_back(indexing());
   problems.push_back(selecting());
+  problems.push_back(index_selecting());
   problems.push_back(attention());
   problems.push_back(generate::sparse_bwd(attention()));
   return problems;
@@ -330,6 +366,8 @@ TEST_CASE("saboteurs of attention are caught, forward and backward") {
 TEST_CASE("saboteurs of the selection are caught, an honest order passes") {
   CHECK((check(selecting(), topk_reversed).status == Status::kPassed));
   must_be_caught(selecting(), topk_scans_the_padding, "is outside the window");
+  must_be_caught(index_selecting(), selects_one_too_small, "is left out");
+  must_be_caught(index_selecting(), cuts_whole_windows, "is selected whole");
   must_be_caught(indexing(), writes_row_padding, "'logits': wrote into the padding after column 69 of row 0");
 }
 

@@ -137,6 +137,16 @@ const Kind kKinds[] = {
        const uint32_t base = uint32_t(r.random.bits()) & 0xbfffe000u;   // where the low 13 bits roll over
        each(r, [&](int) { return std::bit_cast<float>(base + uint32_t(r.random.below(41)) - 20); });
      }},
+    {"alike neighbours", [](Row& r) {   // a sample of the columns is worth less than it seems
+       const int64_t runs[] = {4, 8, 64, 1000};
+       const int64_t run = r.random.pick(runs);
+       float value = 0;
+       each(r, [&](int i) { return value = i % run ? value : r.random.normal(); });
+     }},
+    {"period of 64", [](Row& r) {
+       const int spike = int(r.random.below(64));
+       each(r, [&](int i) { return r.random.normal() + (i % 64 == spike ? 10 : 0); });
+     }},
     {"rising", [](Row& r) { each(r, [&](int i) { return float(i); }); }},
     {"falling", [](Row& r) { each(r, [&](int i) { return float(-i); }); }},
     {"rising in one bin", [](Row& r) { each(r, [&](int i) { return float(1 + double(i) / r.n * 0x1p-5); }); }},

@@ -1,0 +1,124 @@
+#include <climits>
+#include <cmath>
+
+#include "generate.hpp"
+
+namespace dsa::harness {
+
+namespace {
+
+struct Sizes {
+  int s_q = 2, s_kv = 130, topk = 64, h_i = 64, d_i = 128;
+  int chunk = 0;  ///< 0: all queries at once
+  bool deterministic = false;
+  uint64_t seed = 1;
+};
+
+using Window = std::function<std::pair<int32_t, int32_t>(int64_t query)>;
+
+Problem index_topk(const Sizes& s, const Window& window) {
+  IndexTopkArgs a;
+  a.s_q = s.s_q, a.s_kv = s.s_kv, a.h_i = s.h_i, a.d_i = s.d_i, a.topk = s.topk;
+  a.deterministic = s.deterministic;
+  a.chunk = s.chunk ? s.chunk : std::max(1, s.s_q);
+  a.logits_stride = (s.s_kv + 3) / 4 * 4;
+  Problem p{a, {}};
+  p.inputs["q"] = generate::normal(DType::kE4M3, {s.s_q, s.h_i, s.d_i}, s.seed);
+  p.inputs["k"] = generate::normal(DType::kE4M3, {s.s_kv, s.d_i}, s.seed + 100);
+  p.inputs["k_scale"] = generate::uniform({s.s_kv}, s.seed + 200, 0.3f, 1.4f);
+  p.inputs["weights"] = generate::normal(DType::kF32, {s.s_q, s.h_i}, s.seed + 300, 0.1f);
+  p.inputs["ks"] = generate::integers({s.s_q}, [&](int64_t i) { return window(i).first; });
+  p.inputs["ke"] = generate::integers({s.s_q}, [&](int64_t i) { return window(i).second; });
+  return p;
+}
+
+Window whole(int s_kv) {
+  return [=](int64_t) { return std::pair(0, s_kv); };
+}
+
+/// The last s_q of s_kv tokens, each seeing itself and what came before.
+Window suffix(int s_q, int s_kv) {
+  return [=](int64_t i) { return std::pair(0, int32_t(s_kv - s_q + i + 1)); };
+}
+
+/// Empty, inverted, beyond either end, and of topk - 1, topk and topk + 1 columns, for topk 64.
+const std::vector<std::pair<int32_t, int32_t>> kOddWindows = {
+    {0, 0},  {90, 10}, {-7, 20},  {100, 1000}, {INT_MIN, INT_MAX}, {INT_MAX, INT_MIN}, {-9, -3}, {500, 900},
+    {1, 64}, {1, 65},  {1, 66},   {67, 130},   {66, 130},          {65, 130},          {129, 130}};
+
+/// Makes every logit of query 0 zero, and of query 1 NaN.
+Problem odd_logits(bool deterministic) {
+  Problem p = index_topk({4, 200, 64, 64, 128, 0, deterministic}, whole(200));
+  float* weights = p.inputs["weights"].data<float>();
+  for (int h = 0; h < 64; ++h) weights[h] = 0, weights[64 + h] = std::nanf("");
+  return p;
+}
+
+/// The same, in windows that are selected whole all the same.
+Problem unscored_logits() {
+  Problem p = odd_logits(false);
+  std::fill_n(p.inputs["ke"].data<int32_t>(), 4, 50);
+  return p;
+}
+
+std::string name_of(const Sizes& s) {
+  return "s_q:" + std::to_string(s.s_q) + "/s_kv:" + std::to_string(s.s_kv) + "/h_i:" + std::to_string(s.h_i) +
+         "/d_i:" + std::to_string(s.d_i) + "/topk:" + std::to_string(s.topk);
+}
+
+}  // namespace
+
+std::vector<Case> index_topk_cases() {
+  std::vector<Case> cases;
+  const auto add = [&](CaseKind kind, std::string name, std::string what, std::function<Problem()> make) {
+    cases.push_back({Stage::kIndexTopk, kind, std::move(name), std::move(what), std::move(make)});
+  };
+  const auto small = [&](std::string name, std::string what, std::function<Problem()> make) {
+    add(CaseKind::kSmall, std::move(name), std::move(what), std::move(make));
+  };
+  for (int h_i : {32, 64})
+    for (int d_i : {64, 128})
+      small("basic/h_i:" + std::to_string(h_i) + "/d_i:" + std::to_string(d_i), "random data",
+            [=] { return index_topk({3, 300, 64, h_i, d_i}, whole(300)); });
+  small("causal", "rows with fewer columns than topk, and with more", [] {
+    return index_topk({90, 90, 64}, suffix(90, 90));
+  });
+  for (bool deterministic : {false, true}) {
+    const std::string mode = deterministic ? "/deterministic" : "";
+    small("odd_windows" + mode, "empty, inverted and overlong windows, and such around topk", [=] {
+      return index_topk({int(kOddWindows.size()), 130, 64, 32, 64, 0, deterministic},
+                        [](int64_t i) { return kOddWindows[std::size_t(i)]; });
+    });
+    small("odd_logits" + mode, "ties everywhere, and a query without a single number", [=] { return odd_logits(deterministic); });
+  }
+  small("unscored", "windows that are selected whole though their logits are equal or NaN", unscored_logits);
+  for (int chunk : {1, 2, 3, 7, 100}) {
+    small("chunk:" + std::to_string(chunk), "the scratch holds the logits of so many queries", [=] {
+      return index_topk({7, 220, 64, 64, 128, chunk}, suffix(7, 220));
+    });
+  }
+  small("longer", "several pieces of a row, more than one tile of queries", [] {
+    return index_topk({9, 4500, 512, 32, 64, 4}, suffix(9, 4500));
+  });
+  small("topk:1", "the largest alone", [] { return index_topk({2, 130, 1}, whole(130)); });
+  small("s_q:0", "no queries", [] { return index_topk({0, 64}, whole(64)); });
+  small("s_kv:0", "no keys", [] { return index_topk({2, 0}, whole(0)); });
+
+  const Sizes few{4, 4096, 2048};
+  add(CaseKind::kExplain, name_of(few) + "/causal", "four queries", [=] { return index_topk(few, suffix(few.s_q, few.s_kv)); });
+  add(CaseKind::kLarge, "s_q:70000", "more queries than a grid's y axis may have", [] {
+    return index_topk({70000, 256, 64, 64, 128, 30000}, whole(256));
+  });
+  for (Sizes s : {Sizes{4096, 4096, 2048}, Sizes{8192, 8192, 2048}, Sizes{4096, 32768, 2048}}) {
+    const auto make = [=] {
+      Sizes bounded = s;
+      bounded.chunk = int(std::min<int64_t>(s.s_q, kLogitsScratchBytes / (4 * int64_t(s.s_kv))));
+      return index_topk(bounded, suffix(s.s_q, s.s_kv));
+    };
+    add(CaseKind::kLarge, "causal/" + name_of(s), "DeepSeek-V3.2 shapes", make);
+    add(CaseKind::kBench, name_of(s) + "/causal", "prefill", make);
+  }
+  return cases;
+}
+
+}  // namespace dsa::harness
