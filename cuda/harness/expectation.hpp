@@ -61,6 +61,12 @@ class TopkExpectation {
   std::vector<std::vector<int32_t>> exact_;  ///< per row in the deterministic mode, else empty
 };
 
+/// What is known of a query whose columns are selected by score.
+struct ScoredWindow {
+  int64_t query = 0, begin = 0, end = 0;  ///< the window, clamped
+  std::vector<double> logits, scale;      ///< of its columns; empty when it is selected whole
+};
+
 /// Columns selected by score, judged with the error that a logit may have.
 class IndexTopkExpectation {
  public:
@@ -68,15 +74,11 @@ class IndexTopkExpectation {
   Verdict judge(const Tensor& indices, Accuracy accuracy) const;
 
  private:
-  struct Row {
-    int64_t query = 0, begin = 0, end = 0;   ///< its window, clamped
-    std::vector<double> logits, scale;       ///< of the window; empty when it is selected whole
-  };
-  std::string row_error(const Row& row, const int32_t* columns, double bound) const;
+  std::string row_error(const ScoredWindow& row, const int32_t* columns, double bound) const;
 
   const Problem& problem_;
   IndexTopkArgs args_;  ///< with host pointers
-  std::vector<Row> rows_;
+  std::vector<ScoredWindow> rows_;
 };
 
 }  // namespace dsa::harness

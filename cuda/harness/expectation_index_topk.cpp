@@ -18,7 +18,7 @@ IndexTopkExpectation::IndexTopkExpectation(const Problem& problem, int64_t n, ui
   const std::vector<int64_t> queries = sample(args_.s_q, n, seed);
   parallel_for(int64_t(rows_.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      Row& row = rows_[std::size_t(i)];
+      ScoredWindow& row = rows_[std::size_t(i)];
       row.query = queries[std::size_t(i)];
       const reference::Window window =
           reference::clamp_window(args_.ks[row.query], args_.ke[row.query], args_.s_kv);
@@ -34,7 +34,7 @@ IndexTopkExpectation::IndexTopkExpectation(const Problem& problem, int64_t n, ui
 
 /// "" or what is wrong with one row. Logits may be off by `bound` times the size of their summands: the row is right if there
 /// are such logits of which it is the selection.
-std::string IndexTopkExpectation::row_error(const Row& row, const int32_t* columns, double bound) const {
+std::string IndexTopkExpectation::row_error(const ScoredWindow& row, const int32_t* columns, double bound) const {
   const auto slot_text = [&](int64_t slot) {
     return "indices[query " + std::to_string(row.query) + ", slot " + std::to_string(slot) + "] = " +
            std::to_string(columns[slot]);
@@ -92,7 +92,7 @@ Verdict IndexTopkExpectation::judge(const Tensor& indices, Accuracy accuracy) co
   const double bound = accuracy == Accuracy::kF32 ? kIndexerBoundF32 : kIndexerBoundFp8;
   std::string first;
   int64_t wrong = 0;
-  for (const Row& row : rows_) {
+  for (const ScoredWindow& row : rows_) {
     const std::string error = row_error(row, indices.data<int32_t>() + row.query * args_.topk, bound);
     if (!error.empty() && ++wrong <= 5) first += "\n" + error;
   }
