@@ -33,7 +33,7 @@ struct GpuTimer::Impl {
   Sensors sensors;
   std::map<YardstickKind, std::unique_ptr<Yardstick>>
       yardsticks;  ///< made on first use; null: not in this build
-  std::map<std::pair<YardstickKind, Regime>, double> last_rate;  ///< the newest rate() of each
+  std::map<std::pair<YardstickKind, Regime>, double> last_rate;  ///< the newest of each
 
   explicit Impl(void* stream) : stream(stream), sensors(bus_id_of(current_device())) {
     DSA_CUDA_CHECK(cudaGetDeviceProperties(&properties, current_device()));
@@ -45,16 +45,20 @@ struct GpuTimer::Impl {
     return (yardsticks[kind] = make_yardstick(kind, stream)).get();
   }
 
-  Timing time(Yardstick& yardstick, MeasureOptions options) {
+  /// Notes the rate as well.
+  Timing time(YardstickKind kind, Yardstick& yardstick, MeasureOptions options) {
     options.sample_s = std::min(options.sample_s, kYardstickSampleSeconds);
-    return measure([&](int64_t, void* on) { return yardstick.enqueue(on); }, stream, options, sensors);
+    Timing timing = measure([&](int64_t, void* on) { return yardstick.enqueue(on); }, stream, options, sensors);
+    last_rate[{kind, options.regime}] = yardstick.amount() / timing.median_s;
+    return timing;
   }
 
   /// FLOP/s or bytes/s now, or nullopt without that yardstick.
   std::optional<double> rate(YardstickKind kind, const MeasureOptions& options) {
     Yardstick* const present = yardstick(kind);
     if (!present) return std::nullopt;
-    return last_rate[{kind, options.regime}] = present->amount() / time(*present, options).median_s;
+    time(kind, *present, options);
+    return last_rate.at({kind, options.regime});
   }
 
   /// The newest rate, or if there is none yet, the rate now.
@@ -90,7 +94,7 @@ Measured GpuTimer::time_yardstick(YardstickKind kind, const MeasureOptions& opti
     row.error = "this build has no cuBLASLt";
     return {row, {}};
   }
-  const Timing timing = impl_->time(*present, options);
+  const Timing timing = impl_->time(kind, *present, options);
   return {make_row(name, {yardstick_unit(kind), present->amount(), present->amount()}, timing, std::nullopt),
           timing.samples_s};
 }

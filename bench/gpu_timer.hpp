@@ -26,9 +26,8 @@ class GpuTimer {
   ~GpuTimer();
 
   /// Times `rung`; launch i runs on copies[i modulo their count]. The yardstick is measured after it in the
-  /// same regime, and the ratio uses the mean of that and of the one before, which the rung before has left
-  /// unless this is the first. Throws TooSlow, or
-  /// std::runtime_error when a kernel fails.
+  /// same regime, and the ratio uses the mean of that and of the measurement before: that of an earlier rung or
+  /// row, or one of its own if there is none. Throws TooSlow, or std::runtime_error when a kernel fails.
   Measured time(const std::string& name, const RungEntry& rung, const std::vector<Args>& copies,
                 const Work& work, const MeasureOptions& options);
 

@@ -63,14 +63,18 @@ Work count(const QuantizeArgs& a) {
   const double input = double(a.n) * (a.x_bf16 ? sizeof(bf16) : sizeof(float));
   return all_valid(Unit::kBytes, double(a.rows) * (input + a.n * sizeof(e4m3) + sizeof(float)));
 }
-Work count(const IndexerArgs& a) {
+template <class A>
+Work scoring_work(const A& a) {
   return all_valid(Unit::kFlop, 2.0 * a.h_i * a.d_i * window_columns(a.ks, a.ke, a.s_q, a.s_kv));
+}
+Work count(const IndexerArgs& a) {
+  return scoring_work(a);
 }
 Work count(const TopkArgs& a) {
   return all_valid(Unit::kBytes, sizeof(float) * window_columns(a.ks, a.ke, a.rows, a.n));
 }
 Work count(const IndexTopkArgs& a) {
-  return all_valid(Unit::kFlop, 2.0 * a.h_i * a.d_i * window_columns(a.ks, a.ke, a.s_q, a.s_kv));
+  return scoring_work(a);
 }
 Work count(const SparseMlaFwdArgs& a) {
   return sparse_work(a, kForwardWidth);

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "generate.hpp"
+#include "indexer_data.hpp"
 
 namespace dsa::harness {
 
@@ -15,8 +15,6 @@ struct Sizes {
   uint64_t seed = 1;
 };
 
-using Window = std::function<std::pair<int32_t, int32_t>(int64_t query)>;
-
 Problem indexer(const Sizes& s, const Window& window) {
   IndexerArgs a;
   a.s_q = s.s_q;
@@ -25,24 +23,7 @@ Problem indexer(const Sizes& s, const Window& window) {
   a.d_i = s.d_i;
   a.clean = s.clean;
   a.logits_stride = s.stride ? s.stride : (s.s_kv + 3) / 4 * 4;
-  Problem p{a, {}};
-  p.inputs["q"] = generate::normal(DType::kE4M3, {s.s_q, s.h_i, s.d_i}, s.seed);
-  p.inputs["k"] = generate::normal(DType::kE4M3, {s.s_kv, s.d_i}, s.seed + 100);
-  // Every row another scale, none a power of two; weights of either sign.
-  p.inputs["k_scale"] = generate::uniform({s.s_kv}, s.seed + 200, 0.3f, 1.4f);
-  p.inputs["weights"] = generate::normal(DType::kF32, {s.s_q, s.h_i}, s.seed + 300, 0.1f);
-  p.inputs["ks"] = generate::integers({s.s_q}, [&](int64_t i) { return window(i).first; });
-  p.inputs["ke"] = generate::integers({s.s_q}, [&](int64_t i) { return window(i).second; });
-  return p;
-}
-
-Window whole(int s_kv) {
-  return [=](int64_t) { return std::pair(0, s_kv); };
-}
-
-/// The last s_q of s_kv tokens, each seeing itself and what came before.
-Window suffix(int s_q, int s_kv) {
-  return [=](int64_t i) { return std::pair(0, int32_t(s_kv - s_q + i + 1)); };
+  return {a, scoring_inputs(s.s_q, s.s_kv, s.h_i, s.d_i, s.seed, window)};
 }
 
 /// Windows of every odd kind, one per query.

@@ -76,7 +76,6 @@ class IndexTopkExpectation {
  private:
   std::string row_error(const ScoredWindow& row, const int32_t* columns, double bound) const;
 
-  const Problem& problem_;
   IndexTopkArgs args_;  ///< with host pointers
   std::vector<ScoredWindow> rows_;
 };

@@ -11,7 +11,7 @@
 namespace dsa::harness {
 
 IndexTopkExpectation::IndexTopkExpectation(const Problem& problem, int64_t n, uint64_t seed)
-    : problem_(problem), args_(std::get<IndexTopkArgs>(host_args(problem))) {
+    : args_(std::get<IndexTopkArgs>(host_args(problem))) {
   const IndexerArgs indexer = reference::indexer_of(args_);
   const std::vector<double> keys = key_sizes(indexer);
   rows_.resize(std::size_t(n > 0 ? std::min<int64_t>(n, args_.s_q) : args_.s_q));

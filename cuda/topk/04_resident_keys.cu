@@ -38,8 +38,6 @@
 
 namespace dsa::topk_04 {
 
-constexpr std::size_t kSharedMemoryPerSm = 228 * 1024;
-
 struct alignas(16) SharedStorage : ResidentStorage {};   ///< the keys follow
 
 /// @param ahead  CTAs that the chip holds: the row so much further on begins when this one ends. A hint: any number is right.
@@ -81,11 +79,10 @@ static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   const auto with = [&](auto* kernel, int threads, int ctas) {
     return dsa::launch(kernel, {dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes, stream}, a, capacity, ctas * sms);
   };
-  const auto fit = [&](int ctas) { return bytes <= kSharedMemoryPerSm / ctas - 1024; };   // 1 KiB of each is the system's
   // A CTA that is alone on its SM takes all the threads.
-  if (!fit(2) || a.rows <= sms) return with(kernel<1024, 1, 4>, 1024, 1);
-  if (!fit(3)) return with(kernel<512, 2, 4>, 512, 2);
-  if (!fit(8)) return with(kernel<256, 3, 8>, 256, 3);
+  if (!fit_on_sm(bytes, 2) || a.rows <= sms) return with(kernel<1024, 1, 4>, 1024, 1);
+  if (!fit_on_sm(bytes, 3)) return with(kernel<512, 2, 4>, 512, 2);
+  if (!fit_on_sm(bytes, 8)) return with(kernel<256, 3, 8>, 256, 3);
   return with(kernel<128, 8, 4>, 128, 8);
 }
 

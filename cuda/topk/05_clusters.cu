@@ -37,7 +37,6 @@
 
 namespace dsa::topk_05 {
 
-constexpr std::size_t kSharedMemoryPerSm = 228 * 1024;
 
 struct alignas(16) SharedStorage : ResidentStorage {   ///< the keys follow
   int before;                                    ///< members that the slices before this one select
@@ -189,10 +188,9 @@ template <int kCluster> static cudaError_t launch_clusters(const TopkArgs& a, in
     const dim3 grid(unsigned(a.rows) * kCluster);
     return dsa::launch(kernel, {grid, dim3(unsigned(threads)), bytes, stream, kCluster}, a, capacity);
   };
-  const auto fit = [&](int ctas) { return bytes <= kSharedMemoryPerSm / ctas - 1024; };   // 1 KiB of each is the system's
   // A CTA that is alone on its SM has all of a slice of 16384 columns in flight.
-  if (!fit(3) || a.rows * kCluster <= sms) return with(kernel<512, 1, 8, kCluster>, 512);
-  if (!fit(7)) return with(kernel<256, 3, 8, kCluster>, 256);
+  if (!fit_on_sm(bytes, 3) || a.rows * kCluster <= sms) return with(kernel<512, 1, 8, kCluster>, 512);
+  if (!fit_on_sm(bytes, 7)) return with(kernel<256, 3, 8, kCluster>, 256);
   return with(kernel<128, 7, 4, kCluster>, 128);
 }
 

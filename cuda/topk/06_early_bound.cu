@@ -46,7 +46,6 @@
 
 namespace dsa::topk_06 {
 
-constexpr std::size_t kSharedMemoryPerSm = 228 * 1024;
 constexpr int kQuads = 8;                        ///< of a lane, of one tile
 constexpr int kTile = 4 * kQuads * 32;           ///< columns that a warp looks at together
 constexpr int kStages = 2;                       ///< tiles of a warp in flight
@@ -318,40 +317,11 @@ static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs 
   write_entries<kThreads>(s, row, list, count, bound, reinterpret_cast<uint32_t*>(ring), 4 * kRing);
 }
 
-/// Rung 4.
-template <int kThreads, int kCtas, int kLoads>
-static __global__ void __launch_bounds__(kThreads, kCtas) short_rows(const TopkArgs a, int capacity, int ahead) {
-  ResidentStorage& s = shared_memory<ResidentStorage>();
-  const TopkRow row = topk_row(a, blockIdx.x);
-  const ResidentKeys<kThreads> keys{row, reinterpret_cast<uint4*>(&s + 1), capacity};
-  read_keys<kThreads, kLoads>(s, keys);
-  __syncthreads();
-  if (kThreads < 1024 && threadIdx.x == 0) prefetch(row_ahead(a, int64_t(blockIdx.x) + ahead));
-  sum_blocks<kThreads>(s);
-  __syncthreads();
-  const Cut cut = find_cut(s, keys, ThisCta{});
-  __syncthreads();
-  decide_class(s, keys, cut);
-  write_selected(s, keys, cut, s.taken, 0);
-  int written = 0;
-  for (int warp = 0; warp < kThreads / 32; ++warp) written += s.taken[warp];
-  fill_rest<kThreads>(row, written);
-}
+/// For short rows.
+static const RungEntry* rung_4() { return find_rung(Stage::kTopk, kThisDevice, "04_resident_keys"); }
 
-static const char* unsupported(const TopkArgs& a) { return topk_row_unsupported(a); }
-
-static cudaError_t launch_short(const TopkArgs& a, int sms, cudaStream_t stream) {
-  const int most = int((kMaxSharedMemory - sizeof(ResidentStorage)) / sizeof(uint4));
-  const int capacity = min(a.n / kGroup + 2, most);
-  const std::size_t bytes = sizeof(ResidentStorage) + std::size_t(capacity) * sizeof(uint4);
-  const auto with = [&](auto* kernel, int threads, int ctas) {
-    return dsa::launch(kernel, {dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes, stream}, a, capacity, ctas * sms);
-  };
-  const auto fit = [&](int ctas) { return bytes <= kSharedMemoryPerSm / ctas - 1024; };
-  if (!fit(2) || a.rows <= sms) return with(short_rows<1024, 1, 4>, 1024, 1);
-  if (!fit(3)) return with(short_rows<512, 2, 4>, 512, 2);
-  if (!fit(8)) return with(short_rows<256, 3, 8>, 256, 3);
-  return with(short_rows<128, 8, 4>, 128, 8);
+static const char* unsupported(const TopkArgs& a) {
+  return rung_4() ? topk_row_unsupported(a) : "needs the step 04_resident_keys of topk";
 }
 
 static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
@@ -363,7 +333,7 @@ static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
     return sizeof(SharedStorage) + std::size_t(capacity) * sizeof(uint64_t) +
            std::size_t(threads / 32 * kStages * kTile) * sizeof(float);
   };
-  if (a.n < 8 * int64_t(a.topk) || bytes(256) > kMaxSharedMemory) return launch_short(a, sms, stream);
+  if (a.n < 8 * int64_t(a.topk) || bytes(256) > kMaxSharedMemory) return cudaError_t(rung_4()->launch(a, stream));
   const auto with = [&](auto* kernel, int threads, int ctas) {
     const LaunchConfig config{dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes(threads), stream};
     return dsa::launch(kernel, config, a, int(capacity), ctas * sms);

@@ -10,6 +10,7 @@
 
 #include "cuda/harness/cases.hpp"
 #include "cuda/harness/check.hpp"
+#include "reference/index_topk.hpp"
 #include "reference/window.hpp"
 
 using namespace dsa;
@@ -22,8 +23,7 @@ constexpr const char* kScorer = "09_lean_epilogue";
 /// The problem of scoring all queries at once.
 Problem scoring(const Problem& problem) {
   const auto& a = std::get<IndexTopkArgs>(problem.args);
-  IndexerArgs i;
-  i.s_q = a.s_q, i.s_kv = a.s_kv, i.h_i = a.h_i, i.d_i = a.d_i;
+  IndexerArgs i = reference::indexer_of(a);
   i.logits_stride = a.logits_stride;
   return {i, problem.inputs};
 }
