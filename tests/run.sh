@@ -50,9 +50,9 @@ if [ $quick = no ]; then
   trap 'rm -rf "$mine"' EXIT
   sed 's/"mine"/"my_kernel"/' walkthrough/your_kernel/template.cu >"$mine/my_kernel.cu"
   bash tests/solve_exercises.sh "$mine"
-  lane "address sanitizer, your own kernel, the exercises" build-asan "dsa harness_tests emulator_tests probe_emulator" -L 'harness|emulator|golden|cli' -E 'round_robin|random_2' -- \
+  lane "address sanitizer, your own kernel, the exercises" build-asan "dsa harness_tests emulator_tests probe_emulator index_topk_exact" -L 'harness|emulator|golden|cli' -E 'round_robin|random_2' -- \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDSA_CUDA=OFF -DDSA_SANITIZE=address "-DDSA_USER_KERNELS=$mine"
-  lane "thread sanitizer" build-tsan "dsa emulator_tests probe_emulator" -L 'emulator|race' -E 'round_robin|random_2' -- \
+  lane "thread sanitizer" build-tsan "dsa emulator_tests probe_emulator index_topk_exact" -L 'emulator|race' -E 'round_robin|random_2' -- \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDSA_CUDA=OFF -DDSA_SANITIZE=thread
 fi
 
