@@ -95,8 +95,18 @@ std::size_t page_bytes() {
 [[maybe_unused]] Fiber* switched_from = nullptr;  // for the address sanitizer's second half of a switch
 }  // namespace
 
-StackPool::~StackPool() {
-  if (memory_) munmap(memory_, stacks_ * (kStackBytes + page_bytes()));
+StackPool::~StackPool() { release(); }
+
+void StackPool::release() {
+  if (!memory_) return;
+  const std::size_t bytes = stacks_ * (kStackBytes + page_bytes());
+#if defined(__SANITIZE_ADDRESS__)
+  // The red zones of frames that never returned would otherwise stay marked for whatever is mapped here next.
+  __asan_unpoison_memory_region(memory_, bytes);
+#endif
+  munmap(memory_, bytes);
+  memory_ = nullptr;
+  stacks_ = 0;
 }
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -106,7 +116,7 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:dsa::emulato
 
 void StackPool::reserve(std::size_t stacks) {
   if (stacks <= stacks_) return;
-  if (memory_) munmap(memory_, stacks_ * (kStackBytes + page_bytes()));
+  release();
   const std::size_t stride = kStackBytes + page_bytes();
   void* memory = mmap(nullptr, stacks * stride, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -19,6 +19,8 @@ class StackPool {
   char* top(std::size_t index) const;     ///< one past the highest byte of stack `index`
 
  private:
+  void release();
+
   char* memory_ = nullptr;
   std::size_t stacks_ = 0;
 };
