@@ -18,6 +18,7 @@ struct Piece { int block, begin, end; };
 struct Pieces {
   int blocks, s_kv, columns;
   int count;
+  int skip = 0;                                      ///< a window of at most so many columns has no tiles, as an empty one
 };
 
 constexpr int kLongestPiece = 8192;                  ///< columns
@@ -71,10 +72,13 @@ template <class Shape> DSA_DEVICE Window load_window(const IndexerArgs& a, int b
   const int64_t query = int64_t(block) * Shape::kQueries + lane;
   return block >= 0 && lane < Shape::kQueries && query < a.s_q ? Window{a.ks[query], a.ke[query]} : Window{0, 0};
 }
-DSA_DEVICE Window clamp(Window w, const Piece& piece) {
+// [clamp]
+DSA_DEVICE Window clamp(Window w, const Piece& piece, const Pieces& all) {
+  if (max(min(w.end, all.s_kv), 0) - max(w.begin, 0) <= all.skip) return {0, 0};
   w = {max(w.begin, piece.begin), min(w.end, piece.end)};
   return w.begin < w.end ? w : Window{0, 0};
 }
+// [clamp]
 
 /// Consecutive keys of one buffer: `granules` times 64, at most 4. None: the piece has no more tiles. Packed into one word, the
 /// first key being a multiple of 16, so that the math warpgroups have it with one load.
@@ -110,7 +114,7 @@ template <class Shape> DSA_DEVICE void fill_pieces(const IndexerArgs& a, const P
     const Piece piece = nth_piece(n, pieces);
     if (piece.block < 0) return;
     trace_step("[F1] -inf");
-    const Window window = clamp(load_window<Shape>(a, piece.block, lane), piece);
+    const Window window = clamp(load_window<Shape>(a, piece.block, lane), piece, pieces);
     const int first_query = piece.block * Shape::kQueries, queries = min(Shape::kQueries, a.s_q - first_query);
     for (int from = piece.begin; from < piece.end;) {
       const Tile tile = next_tile<Shape>(window, from, lane);

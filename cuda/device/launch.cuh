@@ -15,6 +15,7 @@ struct LaunchConfig {
   std::size_t shared_bytes = 0;     ///< dynamic shared memory; past 48 KiB it is opted in to here
   cudaStream_t stream = nullptr;
   unsigned cluster = 1;             ///< blocks of a cluster, neighbours in x; divides grid.x, at most 8
+  bool overlap = false;             ///< may begin while the kernel before it ends, see ptx::griddepcontrol_wait()
 };
 
 /// SMs of the current device, for kernels whose CTAs stay and take one piece of work after the other. On the emulator
@@ -49,11 +50,18 @@ static cudaError_t launch(void (*kernel)(Parameters...), const LaunchConfig& con
   native.blockDim = config.block;
   native.dynamicSmemBytes = config.shared_bytes;
   native.stream = config.stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {config.cluster, 1, 1};
-  native.attrs = &cluster;
-  native.numAttrs = config.cluster > 1 ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  native.attrs = attributes;
+  if (config.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[native.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {config.cluster, 1, 1};
+  }
+  if (config.overlap) {
+    cudaLaunchAttribute& attribute = attributes[native.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
   return cudaLaunchKernelEx(&native, kernel, static_cast<Parameters>(arguments)...);
 #endif
 }

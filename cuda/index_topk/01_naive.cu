@@ -4,7 +4,7 @@
 /// | before        |                                                                                                      |
 /// |---------------|------------------------------------------------------------------------------------------------------|
 /// | **this rung** | logits of a chunk to memory, then their columns; windows of at most topk columns are written last    |
-/// | next          |                                                                                                      |
+/// | next          | 02_chained.cu: no scores for those windows, and no gap between the two kernels                       |
 /// | reference     | reference/index_topk.cpp                                                                             |
 /// | chapter       | @ref index_topk_01                                                                                   |
 ///
@@ -12,6 +12,7 @@
 ///     at the end:                  [X3] windows of at most topk columns, whole
 ///
 /// Memory  the scratch is [chunk, s_kv] float32, at most kLogitsScratchBytes = 512 MiB unless one row is longer.
+#include "../common/index_topk_chunk.cuh"
 #include "../common/register.cuh"
 #include "../device/trace.cuh"
 
@@ -31,32 +32,6 @@ static __global__ void __launch_bounds__(kThreads) whole_windows(const IndexTopk
   for (int slot = threadIdx.x; slot < a.topk; slot += kThreads) indices[slot] = slot < end - begin ? begin + slot : kInvalid;
 }
 // [whole]
-
-// [chunks]
-/// Queries first .. first + count - 1 as problems of the two stages.
-static IndexerArgs scoring(const IndexTopkArgs& a, int first, int count) {
-  IndexerArgs i;
-  i.s_q = count, i.s_kv = a.s_kv, i.h_i = a.h_i, i.d_i = a.d_i;
-  i.clean = false;
-  i.logits_stride = a.logits_stride;
-  i.q = a.q + int64_t(first) * a.h_i * a.d_i;
-  i.k = a.k, i.k_scale = a.k_scale;
-  i.weights = a.weights + int64_t(first) * a.h_i;
-  i.ks = a.ks + first, i.ke = a.ke + first;
-  i.logits = a.logits;
-  return i;
-}
-static TopkArgs selection(const IndexTopkArgs& a, int first, int count) {
-  TopkArgs t;
-  t.rows = count, t.n = a.s_kv, t.topk = a.topk;
-  t.deterministic = a.deterministic;
-  t.logits_stride = a.logits_stride;
-  t.logits = a.logits;
-  t.ks = a.ks + first, t.ke = a.ke + first;
-  t.indices = a.indices + int64_t(first) * a.topk;
-  return t;
-}
-// [chunks]
 
 static const char* unsupported(const IndexTopkArgs& a) {
   const RungEntry *scorer = find_rung(Stage::kIndexer, kThisDevice, kScorer),

@@ -68,7 +68,7 @@ DSA_DEVICE void produce(SharedStorage<Shape>& s, const IndexerArgs& a, const Ind
   Window window_ahead = load_window<Shape>(a, ahead.block, lane);
   for (int n = 1; ahead.block >= 0; ++n) {
     const Piece piece = ahead;
-    const Window window = clamp(window_ahead, piece);
+    const Window window = clamp(window_ahead, piece, pieces);
     ahead = nth_piece(n, pieces);
     window_ahead = load_window<Shape>(a, ahead.block, lane);   // is there when this piece is done
     Tile next = next_tile<Shape>(window, 0, lane);

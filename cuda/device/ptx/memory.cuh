@@ -104,7 +104,10 @@ DSA_DEVICE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
 }
 
 // ---- Programmatic dependent launch ----------------------------------------------------------------------------------
-/// `griddepcontrol.wait`: until the grids this one depends on are complete and their memory visible.
+// For kernels launched with LaunchConfig::overlap. The emulator runs them one after the other, and does not see a missing wait.
+
+/// `griddepcontrol.wait`: until the grids this one depends on are complete and their memory visible. Every thread that reads
+/// what they write, or writes what they read; at once if the launch did not overlap.
 DSA_DEVICE void griddepcontrol_wait() {
 #if !defined(DSA_EMULATOR)
   asm volatile("griddepcontrol.wait;" ::: "memory");
