@@ -45,8 +45,10 @@ struct ResidentStorage {
 };
 
 /// The columns that a CTA has, as keys.
-template <int kThreads> struct ResidentKeys {
-  TopkRow row;
+/// @tparam Row  where they come from: of logits, or of keys that somebody else made of them. There are make_group(), half_at() and
+///              exact_key() of it.
+template <int kThreads, class Row = TopkRow> struct ResidentKeys {
+  Row row;
   uint4* smem;                                   ///< [resident()] groups; group g holds columns aligned + 8 g and up
   int capacity;                                  ///< groups that smem has room for
   // Worked out again where they are needed: that is cheaper than a register each.
@@ -73,14 +75,16 @@ DSA_DEVICE uint32_t keys_at_least(const uint4& first, const uint4& second, uint3
 DSA_DEVICE uint32_t in_order(uint32_t mask) { return (mask | mask >> 16) & 0xffff; }
 // [at_least]
 
-/// From the logits again.
+/// From the logits again: a group; a key; what orders the members of a class.
 DSA_DEVICE uint4 make_group(const TopkRow& row, int column) {
   const float4 x = load_quad(row, column), y = load_quad(row, column + 4);
   return make_uint4(half_keys(x.x, x.y), half_keys(x.z, x.w), half_keys(y.x, y.y), half_keys(y.z, y.w));
 }
+DSA_DEVICE uint32_t half_at(const TopkRow& row, int column) { return half_keys(row.logits[column], 0) & 0xffff; }
+DSA_DEVICE uint32_t exact_key(const TopkRow& row, int column) { return sortable_key(row.logits[column]); }
 
 /// Group `group` of a piece that ends before `end`; behind it, keys that are never selected.
-template <int kThreads> DSA_DEVICE uint4 load_group(const ResidentKeys<kThreads>& k, int group, int end) {
+template <int kThreads, class Row> DSA_DEVICE uint4 load_group(const ResidentKeys<kThreads, Row>& k, int group, int end) {
   if (group < min(end, k.resident())) return k.smem[group];
   if (group < end) return make_group(k.row, k.row.aligned + kGroup * group);
   constexpr uint32_t kNone = kHalfNan * 0x10001u;
@@ -90,7 +94,8 @@ template <int kThreads> DSA_DEVICE uint4 load_group(const ResidentKeys<kThreads>
 /// f(keys, column of the first) for each group of this warp. All lanes come along, those past the end with keys that are
 /// never selected, so that f may contain warp collectives.
 // [groups]
-template <int kThreads, class F> DSA_DEVICE void for_each_group(const ResidentKeys<kThreads>& k, const F& f) {
+template <int kThreads, class Row, class F>
+DSA_DEVICE void for_each_group(const ResidentKeys<kThreads, Row>& k, const F& f) {
   const int lane = threadIdx.x % 32, begin = int(threadIdx.x) / 32 * k.groups_per_warp();
   const int end = min(begin + k.groups_per_warp(), k.groups());
   for (int group = begin + lane; group - lane < end; group += 32)
@@ -99,10 +104,10 @@ template <int kThreads, class F> DSA_DEVICE void for_each_group(const ResidentKe
 // [groups]
 
 /// Key of one column.
-template <int kThreads> DSA_DEVICE uint32_t key_at(const ResidentKeys<kThreads>& k, int column) {
+template <int kThreads, class Row> DSA_DEVICE uint32_t key_at(const ResidentKeys<kThreads, Row>& k, int column) {
   const unsigned position = unsigned(column - k.row.aligned);
   if (position / kGroup < unsigned(k.resident())) return reinterpret_cast<const uint16_t*>(k.smem)[position];
-  return half_keys(k.row.logits[column], 0) & 0xffff;
+  return half_at(k.row, column);
 }
 
 // ---- Reading ----------------------------------------------------------------------------------------------------------
@@ -202,8 +207,8 @@ template <class Group> DSA_DEVICE Bin find_high(ResidentStorage& s, int k, const
 /// One pass over the keys: how many are at least `above`, in s.taken; those from `lowest` to below `above` become candidates
 /// (`collect`), and their low bits are counted (`count`). Ends without a barrier.
 // [scan]
-template <int kThreads>
-DSA_DEVICE void scan(ResidentStorage& s, const ResidentKeys<kThreads>& k, uint32_t lowest, uint32_t above, bool collect,
+template <int kThreads, class Row>
+DSA_DEVICE void scan(ResidentStorage& s, const ResidentKeys<kThreads, Row>& k, uint32_t lowest, uint32_t above, bool collect,
                      bool count) {
   // The shuffles change nothing, but the compiler does not work the bounds out again in each round.
   lowest = __shfl_sync(0xffffffffu, lowest * 0x10001u, 0), above = __shfl_sync(0xffffffffu, above * 0x10001u, 0);
@@ -230,20 +235,20 @@ DSA_DEVICE uint64_t member_order(uint32_t key, int column) { return uint64_t(key
 DSA_DEVICE int column_of(uint64_t member) { return int(~uint32_t(member)); }
 
 /// The warp whose piece a column belongs to has one more.
-template <int kThreads> DSA_DEVICE void take(int* taken, const ResidentKeys<kThreads>& k, int column) {
+template <int kThreads, class Row> DSA_DEVICE void take(int* taken, const ResidentKeys<kThreads, Row>& k, int column) {
   atomicAdd(&taken[(column - k.row.aligned) / kGroup / k.groups_per_warp()], 1);
 }
 
 /// Fewer than k keys lie above the class of -inf. It holds -inf, which nobody selects, and what is below -65520, which may be.
 // [lowest_class]
-template <int kThreads, class Group>
-DSA_DEVICE Cut lowest_class(ResidentStorage& s, const ResidentKeys<kThreads>& k, int wanted, const Group& group) {
+template <int kThreads, class Row, class Group>
+DSA_DEVICE Cut lowest_class(ResidentStorage& s, const ResidentKeys<kThreads, Row>& k, int wanted, const Group& group) {
   Cut cut{kHalfLowest, 0, 0, false, false};
   if (group.sum(&s.histogram[kHalfMinusInfinity >> kLowBits]) > 0) {
     int members = 0;
     for_each_group(k, [&](const uint4& keys, int column) {
       for (int i = 0; i < kGroup; ++i)
-        members += key_of(keys, i) == kHalfMinusInfinity && sortable_key(k.row.logits[column + i]) != kNeverSelected;
+        members += key_of(keys, i) == kHalfMinusInfinity && exact_key(k.row, column + i) != kNeverSelected;
     });
     members = int(__reduce_add_sync(0xffffffffu, unsigned(members)));
     if (threadIdx.x % 32 == 0) atomicAdd(&s.low[0], members);
@@ -259,8 +264,8 @@ DSA_DEVICE Cut lowest_class(ResidentStorage& s, const ResidentKeys<kThreads>& k,
 /// From sum_blocks, which group.sync() has made complete. Leaves s.taken, all but the members of an open class, and the members
 /// if it is not large. Ends without a barrier.
 // [cut]
-template <int kThreads, class Group>
-DSA_DEVICE Cut find_cut(ResidentStorage& s, const ResidentKeys<kThreads>& k, const Group& group) {
+template <int kThreads, class Row, class Group>
+DSA_DEVICE Cut find_cut(ResidentStorage& s, const ResidentKeys<kThreads, Row>& k, const Group& group) {
   const Bin high = find_high(s, k.row.k, group);
   if (high.bin < 0) return lowest_class(s, k, k.row.k - high.above, group);
 
@@ -283,7 +288,7 @@ DSA_DEVICE Cut find_cut(ResidentStorage& s, const ResidentKeys<kThreads>& k, con
     const int column = s.candidate[i];
     const uint32_t key = key_at(k, column);
     if (key == cut.key && cut.open) {
-      s.member[atomicAdd(&s.members, 1)] = member_order(sortable_key(k.row.logits[column]), column);
+      s.member[atomicAdd(&s.members, 1)] = member_order(exact_key(k.row, column), column);
     } else if (half_key_at_least(key, cut.key)) {
       take(s.taken, k, column);
     }
@@ -294,8 +299,8 @@ DSA_DEVICE Cut find_cut(ResidentStorage& s, const ResidentKeys<kThreads>& k, con
 
 // ---- Deciding the class -----------------------------------------------------------------------------------------------
 /// A member that is not chosen gets a key that is never selected, if it is in smem.
-template <int kThreads>
-DSA_DEVICE void mark(int* taken, const ResidentKeys<kThreads>& k, int column, bool chosen) {
+template <int kThreads, class Row>
+DSA_DEVICE void mark(int* taken, const ResidentKeys<kThreads, Row>& k, int column, bool chosen) {
   if (chosen) return take(taken, k, column);
   const int position = column - k.row.aligned;
   if (position / kGroup < k.resident()) reinterpret_cast<uint16_t*>(k.smem)[position] = uint16_t(kHalfNan);
@@ -377,8 +382,8 @@ DSA_DEVICE void decide_class(ResidentStorage& s, const ResidentKeys<kThreads>& k
 /// has just read, and leave in whole sectors.
 /// @param slot  first slot of this CTA
 // [write]
-template <int kThreads>
-DSA_DEVICE void write_selected(ResidentStorage& s, const ResidentKeys<kThreads>& k, const Cut& cut, const int* taken, int slot) {
+template <int kThreads, class Row>
+DSA_DEVICE void write_selected(ResidentStorage& s, const ResidentKeys<kThreads, Row>& k, const Cut& cut, const int* taken, int slot) {
   constexpr int kChunk = 128;                    // groups: four per lane
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, begin = warp * k.groups_per_warp();
   const int end = min(begin + k.groups_per_warp(), k.groups());
@@ -401,7 +406,7 @@ DSA_DEVICE void write_selected(ResidentStorage& s, const ResidentKeys<kThreads>&
     if (unmarked) {
       for (uint32_t left = hits; left; left &= left - 1) {
         const int at = column + __ffs(int(left)) - 1;
-        if (key_at(k, at) == cut.key && member_order(sortable_key(k.row.logits[at]), at) < s.pivot) hits ^= left & (0 - left);
+        if (key_at(k, at) == cut.key && member_order(exact_key(k.row, at), at) < s.pivot) hits ^= left & (0 - left);
       }
     }
     const uint32_t inclusive = warp_inclusive_scan(uint32_t(__popc(hits)));

@@ -60,7 +60,7 @@ template <int kLoads> DSA_DEVICE void load_quads(const TopkRow& row, int column,
 /// The beginning of a row that some other CTA is going to read.
 // [prefetch_row]
 struct RowAhead {
-  const float* from;
+  const void* from;
   unsigned bytes;        ///< 0 past the last row
 };
 DSA_DEVICE RowAhead row_ahead(const TopkArgs& a, int64_t row) {

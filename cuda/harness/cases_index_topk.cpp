@@ -43,6 +43,42 @@ Problem unscored_logits() {
   return p;
 }
 
+/// `alike` keys differ in nothing but the last bits of their scales, spread over the row: logits that only float32 tells apart,
+/// and for query 0, whose first head is that key, the largest of all.
+Problem alike_keys(int s_kv, int alike, bool deterministic) {
+  Problem p = index_topk({3, s_kv, 64, 64, 64, 0, deterministic}, whole(s_kv));
+  e4m3* k = p.inputs["k"].data<e4m3>();
+  float *scale = p.inputs["k_scale"].data<float>(), *weights = p.inputs["weights"].data<float>();
+  for (int i = 0; i < 3 * 64; ++i) weights[i] = std::fabs(weights[i]);
+  for (int i = 0; i < alike; ++i) {
+    const int column = int(int64_t(i) * s_kv / alike);
+    std::copy_n(p.inputs["q"].data<e4m3>(), 64, k + column * 64);
+    scale[column] = 1 + float(i * 37 % alike) * 0x1p-20f;
+  }
+  return p;
+}
+
+/// Logits beyond the range of fp16: of query 0 on both sides, of query 1 all below it.
+Problem huge_logits(bool deterministic) {
+  Problem p = index_topk({3, 200, 64, 64, 64, 0, deterministic}, whole(200));
+  float* weights = p.inputs["weights"].data<float>();
+  for (int h = 0; h < 64; ++h) weights[h] *= 1e9f, weights[64 + h] = -1e9f * std::fabs(weights[64 + h]);
+  return p;
+}
+
+/// Eight neighbours are always the same key, and a sample that takes them together sees an eighth of what it seems to.
+Problem same_neighbours() {
+  constexpr int kDim = 64, kKeys = 6000;
+  Problem p = index_topk({8, kKeys, 256, 32, kDim}, whole(kKeys));
+  e4m3* k = p.inputs["k"].data<e4m3>();
+  float* scale = p.inputs["k_scale"].data<float>();
+  for (int column = 0; column < kKeys; ++column) {
+    std::copy_n(k + column / 8 * 8 * kDim, kDim, k + column * kDim);
+    scale[column] = scale[column / 8 * 8];
+  }
+  return p;
+}
+
 std::string name_of(const Sizes& s) {
   return "s_q:" + std::to_string(s.s_q) + "/s_kv:" + std::to_string(s.s_kv) + "/h_i:" + std::to_string(s.h_i) +
          "/d_i:" + std::to_string(s.d_i) + "/topk:" + std::to_string(s.topk);
@@ -82,7 +118,20 @@ std::vector<Case> index_topk_cases() {
   small("longer", "several pieces of a row, more than one tile of queries", [] {
     return index_topk({9, 4500, 512, 32, 64, 4}, suffix(9, 4500));
   });
+  for (int alike : {300, 511, 512, 513}) {
+    small("alike:" + std::to_string(alike), "logits that only float32 tells apart, in every capacity", [=] {
+      return alike_keys(1000, alike, false);
+    });
+  }
+  small("alike:300/deterministic", "the same", [] { return alike_keys(1000, 300, true); });
+  small("alike:all", "the same, and no others", [] { return alike_keys(333, 333, true); });
+  for (bool deterministic : {false, true})
+    small(std::string("huge_logits") + (deterministic ? "/deterministic" : ""), "beyond the range of fp16", [=] {
+      return huge_logits(deterministic);
+    });
+  small("same_neighbours", "eight neighbours are the same key", same_neighbours);
   small("topk:1", "the largest alone", [] { return index_topk({2, 130, 1}, whole(130)); });
+  small("s_kv:2", "the larger of two", [] { return index_topk({5, 2, 1}, whole(2)); });
   small("s_q:0", "no queries", [] { return index_topk({0, 64}, whole(64)); });
   small("s_kv:0", "no keys", [] { return index_topk({2, 0}, whole(0)); });
 

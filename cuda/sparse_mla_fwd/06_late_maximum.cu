@@ -22,7 +22,7 @@
 ///     A tile that raises r says by how much; everybody multiplies sums and output with it before the tile is added.
 ///     warpgroup 2: [P1] fills the half tiles in the order in which they are given back: K0L, K0R, K1L, K1R
 ///
-/// Shared memory  Q 72 KiB + K 2 x 72 KiB + p1 8 KiB + 2 KiB = 226 KiB of 227 KiB; p0 lies in K0's last column tile, which
+/// Shared memory  Q 72 KiB + K 2 x 72 KiB + p1 8 KiB + 2 KiB = 227 KiB of 227 KiB; p0 lies in K0's last column tile, which
 ///                only [A4] reads.
 /// Registers      producer 72, consumers 216: 128 * 504 = 64512 of 64512.
 #include "../common/half_tile.cuh"
