@@ -228,7 +228,7 @@ static __global__ void __launch_bounds__(kThreads, kCtas) select(const TopkArgs 
   int written = 0;
   for (int warp = 0; warp < kThreads / 32; ++warp) written += s.taken[warp];
   if (!cut.open) fill_rest<kThreads>(slot, written);
-  __syncthreads();                                   // all have read their keys
+  // Over the row's first keys, which have long been in smem.
   const int members = whole_row ? kWholeRow : cut.open ? cut.population : 0;
   if (t == 0) pending[0] = members;
   if (t == 0 && members > 0) pending[1] = cut.wanted, pending[2] = written;
