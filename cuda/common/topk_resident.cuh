@@ -12,7 +12,7 @@
 /// Each warp has a contiguous piece of the columns, so that it can write its own selection in order once it knows how many
 /// columns the pieces before it contribute.
 ///
-/// What a kernel of this kind spends is instructions, 38 per column at 4 TB/s, so the passes over all columns count them:
+/// What a kernel of this kind spends is instructions, 30 per column at 4 TB/s, so the passes over all columns count them:
 /// about 6 to read, 5 to scan, 6 to write.
 #pragma once
 
@@ -29,7 +29,7 @@ constexpr int kMembers = 512;                    ///< a class up to this size is
 
 struct ResidentStorage {
   union {
-    int histogram[kTopkBins];                    ///< of the high bits of the keys, as they are: see top_block
+    int histogram[kTopkBins];                    ///< of the high bits of the keys, as they are: see from_top()
     uint64_t member[2 * kMembers];               ///< later, the threshold's class as member_order(): those of this CTA, and
                                                  ///< in the second half those of all CTAs of a cluster
   };

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <climits>
 #include <cmath>
+#include <random>
 
 #include "indexer_data.hpp"
 
@@ -54,6 +56,28 @@ Problem alike_keys(int s_kv, int alike, bool deterministic) {
     const int column = int(int64_t(i) * s_kv / alike);
     std::copy_n(p.inputs["q"].data<e4m3>(), 64, k + column * 64);
     scale[column] = 1.33f + float(i * 37 % alike) * 0x1p-20f;
+  }
+  return p;
+}
+
+/// The first `alike` keys are permutations of one key, each head looks at one of its dimensions, and all heads weigh the same: equal
+/// logits, but for the order in which their terms are rounded. Only who adds as the scorer does finds the same largest ones.
+Problem permuted_keys(int alike) {
+  constexpr int kDim = 64;
+  Problem p = index_topk({3, 1000, 64, kDim, kDim}, whole(1000));
+  Tensor &q = p.inputs.at("q"), &k = p.inputs.at("k");
+  float *scale = p.inputs["k_scale"].data<float>(), *weights = p.inputs["weights"].data<float>();
+  generate::fill(q, 0, q.elements(), 0);
+  for (int i = 0; i < 3 * kDim; ++i) {
+    generate::set(q, int64_t(i) * kDim + i % kDim, 8);
+    weights[i] = 0.1f + 0.01f * float(i / kDim);
+  }
+  std::mt19937 random(1);
+  std::vector<float> key(kDim);
+  for (int d = 0; d < kDim; ++d) key[std::size_t(d)] = 1 + 0.125f * float(d % 13);
+  for (int column = 0; column < alike; ++column, scale[column - 1] = 1.1f) {
+    std::shuffle(key.begin(), key.end(), random);
+    for (int d = 0; d < kDim; ++d) generate::set(k, int64_t(column) * kDim + d, key[std::size_t(d)]);
   }
   return p;
 }
@@ -126,6 +150,11 @@ std::vector<Case> index_topk_cases() {
   }
   small("alike:300/deterministic", "the same", [] { return alike_keys(1000, 300, true); });
   small("alike:all", "the same, and no others", [] { return alike_keys(333, 333, true); });
+  for (int alike : {300, 600}) {
+    small("permuted_keys:" + std::to_string(alike), "logits that differ in the rounding of their sums only", [=] {
+      return permuted_keys(alike);
+    });
+  }
   for (bool deterministic : {false, true})
     small(std::string("huge_logits") + (deterministic ? "/deterministic" : ""), "beyond the range of fp16", [=] {
       return huge_logits(deterministic);

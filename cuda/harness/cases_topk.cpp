@@ -294,6 +294,12 @@ void add_small(const std::function<void(std::string, std::string, std::function<
         [=] { return random(with(1, 120001, 2048), [](int64_t) { return std::pair(3, 120001); }); });
   small("longer_than_smem/all_equal", "the same, all of it tied",
         [=] { return topk(with(1, 120001, 2048), [](int64_t, int64_t) { return 1.f; }); });
+  small(
+      "below_zero", "what is selected last is so close to zero that as fp16 it is hardly below",
+      [=] {
+        return topk(with(1, 1000, 64), [](int64_t, int64_t j) { return j % 100 == 0 ? 1.f : float(1 + j % 29) * -6e-8f; });
+      },
+      [](const Problem& p) { return count(p, [](float x) { return x > 0 || x < -2e-6f; }) == 10; });
   small("one_binade/n:9000", "more values in one radix bin than a buffer of candidates may hold",
         [=] { return topk(with(1, 9000, 512), one_binade); });
 }

@@ -8,7 +8,7 @@
 /// | reference     | reference/topk.cpp                                                                              |
 /// | chapter       | @ref topk_05                                                                                    |
 ///
-/// CTA r of a cluster has the r-th slice of the window; [T1] to [T5] are those of rung 4, on slices:
+/// CTA r of a cluster has the r-th slice of the window; [T1] to [T4] are those of rung 4, on slices:
 ///
 ///     [T1] read the slice, keys and histogram;
 ///          sums of the histogram's blocks of 32 bins      cluster barrier
@@ -18,8 +18,8 @@
 ///     [T3] copy the members of all; everybody ranks all, marks its own, and adds up what the slices before it select
 ///     [T4] write behind the slices before this one        arrive before, wait after: nobody leaves while it is read
 ///
-/// Every CTA computes the same bin, class and ranks, so nothing has to be sent back; it reads 128 numbers of each of the others
-/// for that, not their histograms. No atomic crosses CTAs, and CTAs of a cluster are always resident together: no spinning
+/// Every CTA computes the same bin, class and ranks, so nothing has to be sent back; each warp reads 97 or 129 numbers of each of the
+/// others for that, not their histograms. No atomic crosses CTAs, and CTAs of a cluster are always resident together: no spinning
 /// on flags, and the output repeats bit by bit, as in rung 4.
 ///
 /// Cluster size: the smallest with slices of at most 32768 columns, of which three fit in an SM; larger when there are too
@@ -36,7 +36,6 @@
 #include "../device/trace.cuh"
 
 namespace dsa::topk_05 {
-
 
 struct alignas(16) SharedStorage : ResidentStorage {   ///< the keys follow
   int before;                                    ///< members that the slices before this one select
