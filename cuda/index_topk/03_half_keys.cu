@@ -103,16 +103,16 @@ constexpr int kPendingWords = 3;                     ///< only the first is ther
 // ---- Select -----------------------------------------------------------------------------------------------------------
 struct alignas(16) SharedStorage : ResidentStorage {};   ///< the keys follow
 
-/// [X5] Ends without a barrier.
+/// [X5] All of the row is on its way at once, without a register. Ends without a barrier.
 // [read]
-template <int kThreads, int kLoads> DSA_DEVICE void read_key_row(const ResidentKeys<kThreads, KeyRow>& k) {
-  for (int tile = threadIdx.x; tile < k.resident(); tile += kLoads * kThreads) {
-    uint4 x[kLoads];
-    for (int i = 0; i < kLoads; ++i)
-      if (tile + i * kThreads < k.resident()) x[i] = make_group(k.row, k.row.aligned + kGroup * (tile + i * kThreads));
-    for (int i = 0; i < kLoads; ++i)
-      if (tile + i * kThreads < k.resident()) k.smem[tile + i * kThreads] = x[i];
+template <int kThreads> DSA_DEVICE void read_key_row(const ResidentKeys<kThreads, KeyRow>& k) {
+  for (int group = threadIdx.x; group < k.resident(); group += kThreads) {
+    const int column = k.row.aligned + kGroup * group;
+    if (column >= k.row.first && column + kGroup <= k.row.last) ptx::cp_async_16(&k.smem[group], k.row.keys + column);
+    else k.smem[group] = make_group(k.row, column);
   }
+  ptx::cp_async_commit_group();
+  ptx::cp_async_wait_group<0>();
 }
 // [read]
 
@@ -151,8 +151,8 @@ DSA_DEVICE void count_keys(ResidentStorage& s, const ResidentKeys<kThreads, KeyR
   for (int group = threadIdx.x; group < k.groups(); group += 2 * kThreads) {
     const uint4 first = load_group(k, group, k.groups()), second = load_group(k, group + kThreads, k.groups());
     for (uint32_t hits = keys_at_least(first, second, bound * 0x10001u); hits; hits &= hits - 1) {
-      const int i = (__ffs(int(hits)) - 1) & 15;           // key_of the first or second group, see keys_at_least()
-      count_key(s, key_of(i < kGroup ? first : second, i % kGroup));
+      const int i = (__ffs(int(hits)) - 1) & 15, column = k.row.aligned + kGroup * group + i;   // see keys_at_least()
+      count_key(s, key_at(k, i < kGroup ? column : column + kGroup * (kThreads - 1)));
     }
   }
 }
@@ -166,7 +166,7 @@ DSA_DEVICE int counted(const ResidentStorage& s) {
 /// @param scratch  a.logits, to write to
 /// @param room     members that a row of it has room for
 /// @param ahead    CTAs that the chip holds: the row so much further on begins when this one ends. A hint: any number is right.
-template <int kThreads, int kCtas, int kLoads>
+template <int kThreads, int kCtas>
 static __global__ void __launch_bounds__(kThreads, kCtas) select(const TopkArgs a, float* scratch, int capacity, int room, int ahead) {
   SharedStorage& s = shared_memory<SharedStorage>();
   ptx::griddepcontrol_launch_dependents();
@@ -188,7 +188,7 @@ static __global__ void __launch_bounds__(kThreads, kCtas) select(const TopkArgs 
   trace_step("[X4] wait");
   ptx::griddepcontrol_wait();
   trace_step("[X5] read");
-  read_key_row<kThreads, kLoads>(keys);
+  read_key_row(keys);
   __syncthreads();
   if (kThreads < 1024 && t == 0) prefetch(key_row_ahead(a, int64_t(blockIdx.x) + ahead));
 
@@ -246,10 +246,10 @@ static cudaError_t launch_select(const TopkArgs& a, float* scratch, cudaStream_t
     return dsa::launch(kernel, config, a, scratch, capacity, room, ctas * sms);
   };
   // A CTA that is alone on its SM takes all the threads.
-  if (!fit_on_sm(bytes, 2) || a.rows <= sms) return with(select<1024, 1, 4>, 1024, 1);
-  if (!fit_on_sm(bytes, 3)) return with(select<512, 2, 4>, 512, 2);
-  if (!fit_on_sm(bytes, 8)) return with(select<256, 3, 8>, 256, 3);
-  return with(select<128, 8, 4>, 128, 8);
+  if (!fit_on_sm(bytes, 2) || a.rows <= sms) return with(select<1024, 1>, 1024, 1);
+  if (!fit_on_sm(bytes, 3)) return with(select<512, 2>, 512, 2);
+  if (!fit_on_sm(bytes, 8)) return with(select<256, 3>, 256, 3);
+  return with(select<128, 8>, 128, 8);
 }
 
 // ---- Resolve ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # cmake -DLOGS="a.ptxas.txt;b.ptxas.txt" -P ptxas_guard.cmake
 #
-# Fails when a kernel spills registers to memory (rung 01 is exempt: it is written for reading), or when ptxas says
-# that it changed our wgmma or setmaxnreg code (messages C7500 to C7599; they are "info" lines that no -Werror sees).
+# Fails when a kernel spills registers to memory or keeps a variable there whose address or index it must work out (rung 01
+# is exempt: it is written for reading), or when ptxas says that it changed our wgmma or setmaxnreg code (messages C7500 to C7599; they are "info" lines that no -Werror sees).
 set(failures 0)
 set(kernels 0)
 foreach(log ${LOGS})
@@ -21,6 +21,8 @@ foreach(log ${LOGS})
     elseif(line MATCHES "([0-9]+) bytes spill stores, ([0-9]+) bytes spill loads")
       if(NOT name MATCHES "^01_" AND (CMAKE_MATCH_1 GREATER 0 OR CMAKE_MATCH_2 GREATER 0))
         message(SEND_ERROR "${name}: ${function} spills: ${line}")
+      elseif(NOT name MATCHES "^01_" AND NOT line MATCHES "(^|[^0-9])0 bytes stack frame")
+        message(SEND_ERROR "${name}: ${function} keeps variables in local memory: ${line}")
       endif()
     endif()
   endforeach()
