@@ -32,6 +32,15 @@ file(WRITE "${work}/header.html" "${header}")
 # ---- The ladder pages: one per stage, made from the chapters that exist, so that nobody lists them by hand ------
 include("${CMAKE_CURRENT_LIST_DIR}/ladder_pages.cmake")
 
+# ---- No sentence that ends in a number at the beginning of a line: it would become a list ------------------------
+file(GLOB_RECURSE texts "${SOURCE}/docs/*.md" "${SOURCE}/walkthrough/*.md")
+foreach(text IN LISTS texts)
+  file(STRINGS "${text}" lines REGEX "^ *[0-9][0-9]+[.] ")
+  if(lines)
+    message(FATAL_ERROR "${text}: this line begins like an item of a list: ${lines}")
+  endif()
+endforeach()
+
 # ---- Pages ----------------------------------------------------------------------------------------------------
 execute_process(COMMAND "${DOXYGEN}" "${DOXYFILE}" WORKING_DIRECTORY "${work}" RESULT_VARIABLE result)
 if(result)

@@ -66,6 +66,12 @@ float plateau(int64_t row, int64_t column, int winners) {
   return scattered < winners ? float(1 + noise(row, column)) : 0.f;
 }
 
+/// Whether rung 6 looks at this group of 8 columns, of so many, to guess where the k-th largest lies.
+bool is_sampled(int64_t group, int64_t groups) {
+  const int64_t part = ((group + 1) * 512 - 1) / groups, begin = part * groups / 512, end = (part + 1) * groups / 512;
+  return group == begin + int64_t(uint64_t(uint32_t(part) * 0x9e3779b1u) * uint64_t(end - begin) >> 32);
+}
+
 /// All values within one binade: they share sign, exponent and the first mantissa bits.
 float one_binade(int64_t row, int64_t column) {
   return float(1 + 0.245 * noise(row, column));
@@ -203,8 +209,11 @@ void add_small(const std::function<void(std::string, std::string, std::function<
       [](const Problem& p) { return count(p, [](float x) { return x >= 56320; }) >= 64; });
   small("sorted", "rising", [=] { return topk(s, [](int64_t, int64_t j) { return float(j); }); });
   small("reversed", "falling", [=] { return topk(s, [](int64_t, int64_t j) { return float(-j); }); });
-  small("alike_neighbours", "runs of 8 equal values: a sample of the columns is worth less than it seems", [=] {
-    return topk(with(4, 9000, 512), [](int64_t i, int64_t j) { return float(noise(i, j / 8)); });
+  small("alike_neighbours", "runs of 8 equal values: a sample is worth less than it seems; in the last row it misleads", [=] {
+    return topk(with(4, 9000, 512), [](int64_t i, int64_t j) {
+      if (i == 3 && is_sampled(j / 8, 9000 / 8)) return float(std::exp2(8 * noise(i, j)));
+      return float(noise(i, j / 8)) - 2;
+    });
   });
   small("organ_pipe", "rising, then falling",
         [=] { return topk(s, [](int64_t, int64_t j) { return float(std::min(j, 999 - j)); }); });

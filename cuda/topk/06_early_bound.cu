@@ -22,22 +22,22 @@
 ///
 /// | the list         | what happens                                                                              | when                   |
 /// |------------------|-------------------------------------------------------------------------------------------|------------------------|
-/// | is full          | [T3] on it; only its k largest stay, the smallest of them is the new bound; [T2] goes on      | many ties at the bound |
+/// | is full          | [T3] on it; only its k largest stay, the smallest of them is the new bound; [T2] goes on      | many ties, a long row  |
 /// | ends up short    | [T2] once more, without a bound: it fills up, and the bound rises as above                   | neighbours are alike   |
 ///
-/// Of independent columns one row in 300000 ends up short. Where neighbours share a value the 4096 columns are worth fewer,
+/// Of independent columns at most one row in 300000 ends up short. Where neighbours share a value the 4096 columns are worth fewer,
 /// 512 at the least: then the second read is ordinary, and such a row takes about twice the time or, if it rises to
-/// its end, a list's [T3] for every 2476 columns.
+/// its end, a list's [T3] for every two tiles.
 ///
 /// Entries differ by their columns, so nothing is ever tied: after equal values filled the list its bound is a column, and
 /// tiles behind that need to be larger. A row of one value costs one [T3] more than others.
 ///
-/// Rows of fewer than 8 k columns would go to the list for the most part; they are left to the steps of rung 4. Rows that are
-/// fewer than SMs are rung 5's.
+/// Rows of fewer than 8 k columns would go to the list for the most part; they are left to rung 4. Rows that are fewer than SMs
+/// have a CTA of 512 threads each, and rung 5 is the better one.
 ///
-/// Shared memory  10.9 KiB, 64 KiB of tiles in flight, 8 B per entry, k + 2476 of them: 110 KiB for k = 2048, 2 CTAs per SM.
-/// Barriers       14 per row, of one CTA.
-/// Expected       20 instructions per column of 32768, against 23, but 9000 atomics per row against 34000, and reads go on in
+/// Shared memory  10.7 KiB, 64 KiB of tiles in flight, 8 B per entry, k + 2476 of them: 110 KiB for k = 2048, 2 CTAs per SM.
+/// Barriers       15 per row, of one CTA, and 2 for each 8192 columns in [T4].
+/// Expected       20 instructions per column of 32768 (it became 26), against 23, but 9000 atomics per row against 34000, and reads go on in
 ///                all of [T1] and [T2]. A row's own chain of waits is 12000 cycles, of 20000 that two per SM have at 160 us.
 ///                In us, for the cases in rung 4's order: 155 | 63 | 41.5 | 160 | 13 | 30.
 #include "../common/register.cuh"
@@ -98,7 +98,8 @@ template <int kThreads> DSA_DEVICE uint64_t sample_bound(SharedStorage& s, const
   uint32_t key = kLowest;
   if (bin.bin >= 0) {
     const uint32_t first = uint32_t(bin.bin) << kLowBits;
-    key = first < 0x8000 ? first : first + (1 << kLowBits) - 1;       // the smallest of the bin
+    // What rounds to the smallest half of the bin may lie below it, but not below the half before.
+    key = first == 0 ? 0x8001 : first < 0x8000 ? first - 1 : first + (1 << kLowBits);
     key = key > kHalfLowest ? kLowest : sortable_key(float_of_half(key));
   }
   return member_order(key, 0x7fffffff);
@@ -236,7 +237,7 @@ DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& 
                               uint32_t* bits, int words) {
   const int t = threadIdx.x;
   int written = 0;
-  for (int first = row.aligned; first < row.last; first += 32 * words) {   // more than once for 262144 columns
+  for (int first = row.aligned; first < row.last; first += 32 * words) {   // once, up to 524288 columns
     const int used = min((row.last - first + 31) / 32, words);
     for (int i = t; i < used; i += kThreads) bits[i] = 0;
     __syncthreads();

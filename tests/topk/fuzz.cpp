@@ -170,6 +170,15 @@ const Kind kKinds[] = {
                [&] { return made++ < members ? float(1 + width * r.random.uniform()) : float(2 + r.random.uniform()); },
                [&] { return float(r.random.uniform() / 2); });
      }},
+    {"misleading sample", [](Row& r) {   // 8 columns of each of 512 parts: where rung 6 looks, everything is larger
+       each(r, [&](int) { return r.random.normal(); });
+       for (uint32_t part = 0, groups = uint32_t(r.n) / 8; part < 512; ++part) {
+         const uint32_t begin = uint32_t(uint64_t(part) * groups / 512), end = uint32_t(uint64_t(part + 1) * groups / 512);
+         const uint32_t group = begin + uint32_t(uint64_t(part * 0x9e3779b1u) * (end - begin) >> 32);
+         if (begin < end)
+           for (int i = 0; i < 8; ++i) r.x[8 * group + uint32_t(i)] += 10;
+       }
+     }},
 };
 
 // ---- A batch ----------------------------------------------------------------------------------------------------

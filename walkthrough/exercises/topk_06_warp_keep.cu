@@ -65,7 +65,8 @@ template <int kThreads> DSA_DEVICE uint64_t sample_bound(SharedStorage& s, const
   uint32_t key = kLowest;
   if (bin.bin >= 0) {
     const uint32_t first = uint32_t(bin.bin) << kLowBits;
-    key = first < 0x8000 ? first : first + (1 << kLowBits) - 1;       // the smallest of the bin
+    // What rounds to the smallest half of the bin may lie below it, but not below the half before.
+    key = first == 0 ? 0x8001 : first < 0x8000 ? first - 1 : first + (1 << kLowBits);
     key = key > kHalfLowest ? kLowest : sortable_key(float_of_half(key));
   }
   return member_order(key, 0x7fffffff);
@@ -196,7 +197,7 @@ DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& 
                               uint32_t* bits, int words) {
   const int t = threadIdx.x;
   int written = 0;
-  for (int first = row.aligned; first < row.last; first += 32 * words) {   // more than once for 262144 columns
+  for (int first = row.aligned; first < row.last; first += 32 * words) {   // once, up to 524288 columns
     const int used = min((row.last - first + 31) / 32, words);
     for (int i = t; i < used; i += kThreads) bits[i] = 0;
     __syncthreads();
