@@ -160,9 +160,6 @@ std::vector<Case> index_topk_cases() {
       return huge_logits(deterministic);
     });
   small("misleading_sample", "a sample sees the large half of a row", misleading_sample);
-  small("longer_than_smem", "16-bit keys of a row do not fit in 227 KiB", [] {
-    return index_topk({1, 120000, 300, 32, 32}, whole(120000));
-  });
   small("topk:1", "the largest alone", [] { return index_topk({2, 130, 1}, whole(130)); });
   small("s_kv:2", "the larger of two", [] { return index_topk({5, 2, 1}, whole(2)); });
   small("s_q:0", "no queries", [] { return index_topk({0, 64}, whole(64)); });
@@ -170,6 +167,9 @@ std::vector<Case> index_topk_cases() {
 
   const Sizes few{4, 4096, 2048};
   add(CaseKind::kExplain, name_of(few) + "/causal", "four queries", [=] { return index_topk(few, suffix(few.s_q, few.s_kv)); });
+  add(CaseKind::kLarge, "longer_than_smem", "16-bit keys of a row do not fit in 227 KiB", [] {
+    return index_topk({3, 120000, 300, 32, 32}, whole(120000));
+  });
   add(CaseKind::kLarge, "s_q:70000", "more queries than a grid's y axis may have", [] {
     return index_topk({70000, 256, 64, 64, 128, 30000}, whole(256));
   });
