@@ -110,6 +110,11 @@ template <int kThreads, class Row> DSA_DEVICE uint32_t key_at(const ResidentKeys
   return half_at(k.row, column);
 }
 
+template <int kThreads> DSA_DEVICE void clear_histogram(ResidentStorage& s) {
+  for (int bin = 4 * int(threadIdx.x); bin < kTopkBins; bin += 4 * kThreads)
+    *reinterpret_cast<uint4*>(&s.histogram[bin]) = make_uint4(0, 0, 0, 0);
+}
+
 // ---- Reading ----------------------------------------------------------------------------------------------------------
 /// Reads the row, keeps its keys and counts their high bits. Clears the storage while the first loads are on their way. Ends
 /// without a barrier.
@@ -122,8 +127,7 @@ template <int kThreads, int kLoads> DSA_DEVICE void read_keys(ResidentStorage& s
     float4 x[kLoads];
     load_quads(k.row, k.row.aligned + 4 * (tile + t), 4 * kThreads, x);
     if (tile == 0) {
-      for (int bin = 4 * t; bin < kTopkBins; bin += 4 * kThreads)
-        *reinterpret_cast<uint4*>(&s.histogram[bin]) = make_uint4(0, 0, 0, 0);
+      clear_histogram<kThreads>(s);
       if (t < 1 << kLowBits) s.low[t] = 0;
       if (t == 0) s.candidates = s.members = 0;
       __syncthreads();
@@ -426,5 +430,18 @@ DSA_DEVICE void write_selected(ResidentStorage& s, const ResidentKeys<kThreads, 
   }
 }
 // [write]
+
+// ---- Threads ------------------------------------------------------------------------------------------------------------
+/// f<kThreads, kCtas, kLoads>() for a CTA per row with so many bytes of shared memory: threads, CTAs per SM, and loads in flight
+/// where rows are read through registers.
+// [threads]
+template <class F> static cudaError_t with_resident_threads(std::size_t bytes, int rows, const F& f) {
+  // A CTA that is alone on its SM takes all the threads.
+  if (!fit_on_sm(bytes, 2) || rows <= sm_count()) return f.template operator()<1024, 1, 4>();
+  if (!fit_on_sm(bytes, 3)) return f.template operator()<512, 2, 4>();
+  if (!fit_on_sm(bytes, 8)) return f.template operator()<256, 3, 8>();
+  return f.template operator()<128, 8, 4>();
+}
+// [threads]
 
 }  // namespace dsa

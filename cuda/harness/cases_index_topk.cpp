@@ -3,6 +3,7 @@
 #include <cmath>
 #include <random>
 
+#include "cuda/common/topk_sample.hpp"
 #include "indexer_data.hpp"
 
 namespace dsa::harness {
@@ -93,14 +94,12 @@ Problem huge_logits(bool deterministic) {
 /// A sample of one group of 8 columns from each of 512 parts of the row sees the large half of it, if it takes the groups that
 /// cuda/index_topk/03_half_keys.cu takes: the bound that it gives is too high.
 Problem misleading_sample() {
-  constexpr int kGroups = 1024, kParts = 512;
+  constexpr int kGroups = 1024;
   Problem p = index_topk({1, 8 * kGroups, 1024, 32, 32}, whole(8 * kGroups));
   float *scale = p.inputs["k_scale"].data<float>(), *weights = p.inputs["weights"].data<float>();
   for (int h = 0; h < 32; ++h) weights[h] = std::fabs(weights[h]);
-  for (uint32_t part = 0; part < kParts; ++part) {
-    const uint32_t group = 2 * part + uint32_t(uint64_t(part * 0x9e3779b1u) * 2 >> 32);
-    for (uint32_t i = 0; i < 8; ++i) scale[8 * group + i] *= 8;
-  }
+  for (uint32_t part = 0; part < kSampleParts; ++part)
+    for (uint32_t i = 0; i < 8; ++i) scale[8 * sampled_group(part, kGroups) + i] *= 8;
   return p;
 }
 

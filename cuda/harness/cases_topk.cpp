@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cuda/common/topk_sample.hpp"
 #include "generate.hpp"
 
 namespace dsa::harness {
@@ -68,8 +69,8 @@ float plateau(int64_t row, int64_t column, int winners) {
 
 /// Whether rung 6 looks at this group of 8 columns, of so many, to guess where the k-th largest lies.
 bool is_sampled(int64_t group, int64_t groups) {
-  const int64_t part = ((group + 1) * 512 - 1) / groups, begin = part * groups / 512, end = (part + 1) * groups / 512;
-  return group == begin + int64_t(uint64_t(uint32_t(part) * 0x9e3779b1u) * uint64_t(end - begin) >> 32);
+  const int64_t part = ((group + 1) * kSampleParts - 1) / groups;
+  return group == sampled_group(uint32_t(part), uint32_t(groups));
 }
 
 /// All values within one binade: they share sign, exponent and the first mantissa bits.

@@ -86,17 +86,11 @@ static cudaError_t launch_select(const TopkArgs& a, cudaStream_t stream) {
   const int most = int((kMaxSharedMemory - sizeof(SharedStorage)) / sizeof(uint4));
   const int capacity = min(a.n / kGroup + 2, most);      // a row has up to 3 columns before its first
   const std::size_t bytes = sizeof(SharedStorage) + std::size_t(capacity) * sizeof(uint4);
-  const int sms = sm_count();
-  const auto with = [&](auto* kernel, int threads, int ctas) {
-    LaunchConfig config{dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes, stream};
+  return with_resident_threads(bytes, a.rows, [&]<int kThreads, int kCtas, int kLoads>() {
+    LaunchConfig config{dim3(unsigned(a.rows)), dim3(kThreads), bytes, stream};
     config.overlap = true;
-    return dsa::launch(kernel, config, a, capacity, ctas * sms);
-  };
-  // A CTA that is alone on its SM takes all the threads.
-  if (!fit_on_sm(bytes, 2) || a.rows <= sms) return with(select<1024, 1, 4>, 1024, 1);
-  if (!fit_on_sm(bytes, 3)) return with(select<512, 2, 4>, 512, 2);
-  if (!fit_on_sm(bytes, 8)) return with(select<256, 3, 8>, 256, 3);
-  return with(select<128, 8, 4>, 128, 8);
+    return dsa::launch(select<kThreads, kCtas, kLoads>, config, a, capacity, kCtas * sm_count());
+  });
 }
 
 // ---- Both ---------------------------------------------------------------------------------------------------------------

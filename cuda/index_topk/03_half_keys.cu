@@ -34,6 +34,7 @@
 #include "../common/indexer_lean.cuh"
 #include "../common/register.cuh"
 #include "../common/topk_resident.cuh"
+#include "../common/topk_sample.hpp"
 #include "../device/trace.cuh"
 
 namespace dsa::index_topk_03 {
@@ -116,10 +117,6 @@ template <int kThreads> DSA_DEVICE void read_key_row(const ResidentKeys<kThreads
 }
 // [read]
 
-template <int kThreads> DSA_DEVICE void clear_histogram(ResidentStorage& s) {
-  for (int bin = 4 * int(threadIdx.x); bin < kTopkBins; bin += 4 * kThreads)
-    *reinterpret_cast<uint4*>(&s.histogram[bin]) = make_uint4(0, 0, 0, 0);
-}
 DSA_DEVICE void count_key(ResidentStorage& s, uint32_t key) { atomicAdd(&s.histogram[key >> kLowBits], 1); }
 
 /// [X6] Of 512 parts of the row a group each. The bound is the smallest key in the bin of the rank that the row's k-th should have
@@ -127,17 +124,14 @@ DSA_DEVICE void count_key(ResidentStorage& s, uint32_t key) { atomicAdd(&s.histo
 // [sample]
 template <int kThreads>
 DSA_DEVICE uint32_t sample_bound(ResidentStorage& s, const ResidentKeys<kThreads, KeyRow>& k) {
-  constexpr int kStrata = 512;
-  for (int stratum = threadIdx.x; stratum < kStrata; stratum += kThreads) {
-    const int begin = int(int64_t(stratum) * k.groups() / kStrata), end = int(int64_t(stratum + 1) * k.groups() / kStrata);
-    const int group = begin + int(uint64_t(uint32_t(stratum) * 0x9e3779b1u) * uint32_t(end - begin) >> 32);
-    const uint4 keys = load_group(k, group, k.groups());
+  for (int part = threadIdx.x; part < kSampleParts; part += kThreads) {
+    const uint4 keys = load_group(k, int(sampled_group(uint32_t(part), uint32_t(k.groups()))), k.groups());
     for (int i = 0; i < kGroup; ++i) count_key(s, key_of(keys, i));
   }
   __syncthreads();
   sum_blocks<kThreads>(s);
   __syncthreads();
-  const float rank = float(k.row.k) * kStrata / float(k.groups());
+  const float rank = float(k.row.k) * kSampleParts / float(k.groups());
   const Bin bin = find_high(s, int(rank + 4.5f * sqrtf(rank)) + 4, ThisCta{});
   const uint32_t first = uint32_t(bin.bin) << kLowBits;
   return bin.bin < 0 ? kHalfMinusInfinity : bin.bin < kTopkBins / 2 ? first : first + (1 << kLowBits) - 1;
@@ -239,17 +233,12 @@ static cudaError_t launch_select(const TopkArgs& a, float* scratch, cudaStream_t
   const int most = int((kMaxSharedMemory - sizeof(SharedStorage)) / sizeof(uint4));
   const int capacity = min(a.n / kGroup + 2, most);      // a row has up to 7 columns before its first
   const std::size_t bytes = sizeof(SharedStorage) + std::size_t(capacity) * sizeof(uint4);
-  const int room = int(min(a.logits_stride - int64_t(kPendingWords), int64_t(kMembers))), sms = sm_count();
-  const auto with = [&](auto* kernel, int threads, int ctas) {
-    LaunchConfig config{dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes, stream};
+  const int room = int(min(a.logits_stride - int64_t(kPendingWords), int64_t(kMembers)));
+  return with_resident_threads(bytes, a.rows, [&]<int kThreads, int kCtas, int>() {
+    LaunchConfig config{dim3(unsigned(a.rows)), dim3(kThreads), bytes, stream};
     config.overlap = true;
-    return dsa::launch(kernel, config, a, scratch, capacity, room, ctas * sms);
-  };
-  // A CTA that is alone on its SM takes all the threads.
-  if (!fit_on_sm(bytes, 2) || a.rows <= sms) return with(select<1024, 1>, 1024, 1);
-  if (!fit_on_sm(bytes, 3)) return with(select<512, 2>, 512, 2);
-  if (!fit_on_sm(bytes, 8)) return with(select<256, 3>, 256, 3);
-  return with(select<128, 8>, 128, 8);
+    return dsa::launch(select<kThreads, kCtas>, config, a, scratch, capacity, room, kCtas * sm_count());
+  });
 }
 
 // ---- Resolve ----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,6 @@
 /// Registers      math 112, others 32: 512 * 112 + 128 * 32 = 61440 = 640 * 96, what the CTA is launched with.
 #include "../common/indexer_lean.cuh"
 #include "../common/register.cuh"
-#include "../device/trace.cuh"
 
 namespace dsa::indexer_09 {
 

@@ -75,15 +75,10 @@ static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   const int most = int((kMaxSharedMemory - sizeof(SharedStorage)) / sizeof(uint4));
   const int capacity = min(a.n / kGroup + 2, most);      // a row has up to 3 columns before its first
   const std::size_t bytes = sizeof(SharedStorage) + std::size_t(capacity) * sizeof(uint4);
-  const int sms = sm_count();
-  const auto with = [&](auto* kernel, int threads, int ctas) {
-    return dsa::launch(kernel, {dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes, stream}, a, capacity, ctas * sms);
-  };
-  // A CTA that is alone on its SM takes all the threads.
-  if (!fit_on_sm(bytes, 2) || a.rows <= sms) return with(kernel<1024, 1, 4>, 1024, 1);
-  if (!fit_on_sm(bytes, 3)) return with(kernel<512, 2, 4>, 512, 2);
-  if (!fit_on_sm(bytes, 8)) return with(kernel<256, 3, 8>, 256, 3);
-  return with(kernel<128, 8, 4>, 128, 8);
+  return with_resident_threads(bytes, a.rows, [&]<int kThreads, int kCtas, int kLoads>() {
+    const LaunchConfig config{dim3(unsigned(a.rows)), dim3(kThreads), bytes, stream};
+    return dsa::launch(kernel<kThreads, kCtas, kLoads>, config, a, capacity, kCtas * sm_count());
+  });
 }
 
 static const Register<TopkArgs, unsupported, launch> registered{

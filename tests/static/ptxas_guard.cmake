@@ -1,7 +1,8 @@
 # cmake -DLOGS="a.ptxas.txt;b.ptxas.txt" -P ptxas_guard.cmake
 #
-# Fails when a kernel spills registers to memory or keeps a variable there whose address or index it must work out (rung 01
-# is exempt: it is written for reading), or when ptxas says that it changed our wgmma or setmaxnreg code (messages C7500 to C7599; they are "info" lines that no -Werror sees).
+# Fails when a kernel spills registers to memory or keeps a variable there whose address or index it must work out (rung
+# 01 is exempt: it is written for reading), or when ptxas says that it changed our wgmma or setmaxnreg code (messages
+# C7500 to C7599; they are "info" lines that no -Werror sees).
 set(failures 0)
 set(kernels 0)
 foreach(log ${LOGS})

@@ -18,6 +18,7 @@
 #include <limits>
 #include <map>
 
+#include "cuda/common/topk_sample.hpp"
 #include "cuda/harness/check.hpp"
 #include "cuda/harness/generate.hpp"
 #include "cuda/harness/parallel.hpp"
@@ -172,11 +173,11 @@ const Kind kKinds[] = {
      }},
     {"misleading sample", [](Row& r) {   // 8 columns of each of 512 parts: where rung 6 looks, everything is larger
        each(r, [&](int) { return r.random.normal(); });
-       for (uint32_t part = 0, groups = uint32_t(r.n) / 8; part < 512; ++part) {
-         const uint32_t begin = uint32_t(uint64_t(part) * groups / 512), end = uint32_t(uint64_t(part + 1) * groups / 512);
-         const uint32_t group = begin + uint32_t(uint64_t(part * 0x9e3779b1u) * (end - begin) >> 32);
-         if (begin < end)
-           for (int i = 0; i < 8; ++i) r.x[8 * group + uint32_t(i)] += 10;
+       const uint32_t groups = uint32_t(r.n) / 8;
+       for (uint32_t part = 0, last = groups; groups > 0 && part < kSampleParts; ++part) {
+         const uint32_t group = sampled_group(part, groups);
+         for (uint32_t i = 0; group != last && i < 8; ++i) r.x[8 * group + i] += 10;   // once, in rows of few groups too
+         last = group;
        }
      }},
 };

@@ -8,6 +8,7 @@
 /// The chapter (walkthrough/topk/06_early_bound.md) has the solution.
 #include "cuda/common/register.cuh"
 #include "cuda/common/topk_resident.cuh"
+#include "cuda/common/topk_sample.hpp"
 #include "cuda/device/trace.cuh"
 
 namespace ex_warp_keep {
@@ -17,7 +18,6 @@ using namespace dsa;
 constexpr int kQuads = 8;                        ///< of a lane, of one tile
 constexpr int kTile = 4 * kQuads * 32;           ///< columns that a warp looks at together
 constexpr int kStages = 2;                       ///< tiles of a warp in flight
-constexpr int kStrata = 512;                     ///< parts of a row that the sample comes from, 8 columns each
 constexpr uint32_t kLowest = 0x00800000;         ///< key of the lowest finite float
 
 struct alignas(16) SharedStorage : ResidentStorage {   ///< the list follows, then the tiles
@@ -36,19 +36,16 @@ struct List {
 // ---- [T1] A bound -----------------------------------------------------------------------------------------------------
 /// A bound: an entry; all entries from it on are to be kept.
 template <int kThreads> DSA_DEVICE uint64_t sample_bound(SharedStorage& s, const TopkRow& row) {
-  constexpr int kLoads = 2 * kStrata / kThreads;
+  constexpr int kLoads = 2 * kSampleParts / kThreads;
   const int t = threadIdx.x, pairs = (row.last - row.aligned) / 8;
   float4 x[kLoads];
   for (int i = 0; i < kLoads; ++i) {
     // Two neighbouring lanes, one sector of 32 bytes: some pair of quads of the stratum.
     const uint32_t stratum = uint32_t(i * kThreads + t) / 2;
-    const uint32_t begin = uint32_t(uint64_t(stratum) * uint32_t(pairs) / kStrata);
-    const uint32_t end = uint32_t(uint64_t(stratum + 1) * uint32_t(pairs) / kStrata);
-    const uint32_t pair = begin + uint32_t(uint64_t(stratum * 0x9e3779b1u) * (end - begin) >> 32);
+    const uint32_t pair = sampled_group(stratum, uint32_t(pairs));
     x[i] = load_quad(row, row.aligned + 8 * int(pair) + 4 * (t % 2));
   }
-  for (int bin = 4 * t; bin < kTopkBins; bin += 4 * kThreads)
-    *reinterpret_cast<uint4*>(&s.histogram[bin]) = make_uint4(0, 0, 0, 0);
+  clear_histogram<kThreads>(s);
   __syncthreads();
   for (int i = 0; i < kLoads; ++i) {
     for (const uint32_t pair : {half_keys(x[i].x, x[i].y), half_keys(x[i].z, x[i].w)}) {
@@ -60,7 +57,7 @@ template <int kThreads> DSA_DEVICE uint64_t sample_bound(SharedStorage& s, const
   sum_blocks<kThreads>(s);
   __syncthreads();
   // The rank of the row's k-th in the sample, and 4.5 standard deviations.
-  const float rank = float(row.k) * kStrata / float(pairs);
+  const float rank = float(row.k) * kSampleParts / float(pairs);
   const Bin bin = find_high(s, int(rank + 4.5f * sqrtf(rank)) + 4, ThisCta{});
   uint32_t key = kLowest;
   if (bin.bin >= 0) {
@@ -147,8 +144,7 @@ DSA_DEVICE uint64_t kth_entry(SharedStorage& s, const List& list, int count, int
   Bin bin;
   do {
     if (t == 0) s.members = 0;
-    for (int i = 4 * t; i < kTopkBins; i += 4 * kThreads)
-      *reinterpret_cast<uint4*>(&s.histogram[i]) = make_uint4(0, 0, 0, 0);
+    clear_histogram<kThreads>(s);
     __syncthreads();
     const uint64_t range = high - low;
     const int bits = range >> 32 ? 64 - __clz(uint32_t(range >> 32)) : 32 - __clz(uint32_t(range));
