@@ -175,12 +175,12 @@ DSA_DEVICE int from_top(bool positive) { return positive ? 31 - int(threadIdx.x 
 /// The histogram is complete in this CTA. Ends without a barrier.
 // [blocks]
 template <int kThreads> DSA_DEVICE void sum_blocks(ResidentStorage& s) {
-  constexpr int kWarps = kThreads / 32;
-  static_assert(kBlocks % kWarps == 0);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int i = 0; i < kBlocks / kWarps; ++i) {
-    const unsigned sum = __reduce_add_sync(0xffffffffu, unsigned(s.histogram[32 * (warp + i * kWarps) + lane]));
-    if (lane == 0) s.block[warp + i * kWarps] = int(sum);
+#pragma unroll 2
+  for (int bin = 4 * int(threadIdx.x); bin < kTopkBins; bin += 4 * kThreads) {   // eight lanes per block
+    const uint4 x = *reinterpret_cast<const uint4*>(&s.histogram[bin]);
+    unsigned sum = x.x + x.y + x.z + x.w;
+    for (int distance = 1; distance < 8; distance *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    if (threadIdx.x % 8 == 0) s.block[bin / 32] = int(sum);
   }
 }
 // [blocks]
@@ -440,7 +440,8 @@ template <class F> static cudaError_t with_resident_threads(std::size_t bytes, i
   if (!fit_on_sm(bytes, 2) || rows <= sm_count()) return f.template operator()<1024, 1, 4>();
   if (!fit_on_sm(bytes, 3)) return f.template operator()<512, 2, 4>();
   if (!fit_on_sm(bytes, 8)) return f.template operator()<256, 3, 8>();
-  return f.template operator()<128, 8, 4>();
+  if (!fit_on_sm(bytes, 10)) return f.template operator()<128, 8, 4>();
+  return f.template operator()<128, 10, 4>();
 }
 // [threads]
 

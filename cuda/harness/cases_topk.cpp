@@ -376,6 +376,17 @@ std::vector<Case> topk_cases() {
                         Sizes{1024, 131072, 2048}, Sizes{64, 32768, 2048}, Sizes{1, 131072, 2048}}) {
     add(CaseKind::kBench, size_name(s), "random logits", [=] { return random(s); });
   }
+  const Sizes most{4096, 32768, 2048};
+  const auto other_data = [&](const std::string& name, const char* what, const Value& value) {
+    add(CaseKind::kBench, size_name(most) + "/" + name, what, [=] { return topk(most, value); });
+  };
+  other_data("all_equal", "one value: everything is tied", [](int64_t, int64_t) { return 1.f; });
+  other_data("plateau", "1000 winners above zeros", [=](int64_t i, int64_t j) {
+    return j * 7919 % most.n < 1000 ? float(1 + noise(i, j)) : 0.f;
+  });
+  other_data("one_binade", "one coarse radix bin", one_binade);
+  other_data("rising", "the largest come last", [](int64_t, int64_t j) { return float(j); });
+  other_data("alike", "runs of 8 equal values", [](int64_t i, int64_t j) { return float(noise(i, j / 8)); });
   return cases;
 }
 

@@ -142,6 +142,13 @@ DSA_DEVICE uint32_t sample_bound(ResidentStorage& s, const ResidentKeys<kThreads
 // [count]
 template <int kThreads>
 DSA_DEVICE void count_keys(ResidentStorage& s, const ResidentKeys<kThreads, KeyRow>& k, uint32_t bound) {
+  if (bound == kHalfMinusInfinity) {                 // all of them, without a loop over hits
+    for (int group = threadIdx.x; group < k.groups(); group += kThreads) {
+      const uint4 keys = load_group(k, group, k.groups());
+      for (int i = 0; i < kGroup; ++i) count_key(s, key_of(keys, i));
+    }
+    return;
+  }
   for (int group = threadIdx.x; group < k.groups(); group += 2 * kThreads) {
     const uint4 first = load_group(k, group, k.groups()), second = load_group(k, group + kThreads, k.groups());
     for (uint32_t hits = keys_at_least(first, second, bound * 0x10001u); hits; hits &= hits - 1) {

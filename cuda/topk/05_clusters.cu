@@ -189,8 +189,10 @@ template <int kCluster> static cudaError_t launch_clusters(const TopkArgs& a, in
   };
   // A CTA that is alone on its SM has all of a slice of 16384 columns in flight.
   if (!fit_on_sm(bytes, 3) || a.rows * kCluster <= sms) return with(kernel<512, 1, 8, kCluster>, 512);
-  if (!fit_on_sm(bytes, 7)) return with(kernel<256, 3, 8, kCluster>, 256);
-  return with(kernel<128, 7, 4, kCluster>, 128);
+  // Only a CTA that has its row to itself may have a short slice.
+  if constexpr (kCluster == 1)
+    if (fit_on_sm(bytes, 7)) return with(kernel<128, 7, 4, kCluster>, 128);
+  return with(kernel<256, 3, 8, kCluster>, 256);
 }
 
 static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
