@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -20,7 +21,8 @@ using harness::Case;
 namespace {
 
 struct BenchOptions {
-  std::string stage, step, case_text, regime = "sustained", json;
+  std::string stage, case_text, regime = "sustained", json;
+  std::vector<std::string> steps;
   bool warm = false;
   bool append = false;
   double seconds = 2;
@@ -150,7 +152,8 @@ int register_rungs(const BenchOptions& options, Session& session) {
     if (item.name.find(options.case_text) == std::string::npos) continue;
     for (const RungEntry& rung : rungs()) {
       if (rung.stage != item.stage || rung.device != Device::kGpu) continue;
-      if (!options.step.empty() && options.step != rung.name) continue;
+      if (!options.steps.empty() && std::find(options.steps.begin(), options.steps.end(), rung.name) == options.steps.end())
+        continue;
       for (const MeasureOptions& how : regimes_of(options)) {
         register_one(TimedCase::name(item, rung.name, how),
                      [&session, &item, &rung, how] { return session.time_rung(item, rung, how); });
@@ -211,7 +214,7 @@ void add_bench_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("bench", "Time every rung on the GPU, beside its yardstick");
   const auto options = std::make_shared<BenchOptions>();
   command->add_option("--stage", options->stage, "Only this stage");
-  command->add_option("--step", options->step, "Only this step");
+  command->add_option("--step", options->steps, "Only these steps (--step A --step B)")->allow_extra_args(false);
   command->add_option("--case", options->case_text, "Only cases whose name contains this");
   command->add_option("--regime", options->regime, "burst, sustained (default) or both")
       ->check(CLI::IsMember({"burst", "sustained", "both"}));

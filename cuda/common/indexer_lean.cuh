@@ -83,21 +83,12 @@ DSA_DEVICE void produce(ScoringStorage<Shape>& s, const IndexerArgs& a, const In
 // [producer]
 
 // ---- Math ---------------------------------------------------------------------------------------------------------------
-/// What becomes of a logit: it stays one.
-// [as_logit]
-struct AsLogit {
-  using Type = float;
-  static constexpr Type kOutside = -INFINITY;
-  DSA_DEVICE static Type make(float logit) { return logit; }
-};
-// [as_logit]
-
 /// [C3] The logits of 64 keys. @param logits  of this thread's query, at its first key, `key`
 /// @param inside  nobody needs to look at the window; else keys outside it become -inf up to `end`, and the rest is not ours
 // [store]
-template <class Shape, class As>
-DSA_DEVICE void store_logits(float (&d)[64], const float (&w)[32], const float (&scale)[kDealtKeys<Shape>],
-                             typename As::Type* logits, const Window& window, const int& end, bool inside, int key, int t) {
+template <class Shape>
+DSA_DEVICE void store_logits(float (&d)[64], const float (&w)[32], const float (&scale)[kDealtKeys<Shape>], float* logits,
+                             const Window& window, const int& end, bool inside, int key, int t) {
   constexpr int kKeys = kDealtKeys<Shape>;           // 8 apart
   float sum[kKeys];
   sum_dealt<Shape>(d, w, t, sum);
@@ -105,19 +96,19 @@ DSA_DEVICE void store_logits(float (&d)[64], const float (&w)[32], const float (
   for (int i = 0; i < kKeys; ++i) sum[i] *= scale[i];
   if (inside) {
 #pragma unroll
-    for (int i = 0; i < kKeys; ++i) logits[8 * i] = As::make(sum[i]);
+    for (int i = 0; i < kKeys; ++i) logits[8 * i] = sum[i];
   } else {
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
       const bool sees = contains(window, key + 8 * i);
-      if (sees || key + 8 * i < end) logits[8 * i] = sees ? As::make(sum[i]) : As::kOutside;
+      if (sees || key + 8 * i < end) logits[8 * i] = sees ? sum[i] : -INFINITY;
     }
   }
 }
 // [store]
 
 // [math]
-template <class Shape, class As> DSA_DEVICE void do_math(ScoringStorage<Shape>& s, const IndexerArgs& a, int warpgroup) {
+template <class Shape> DSA_DEVICE void do_math(ScoringStorage<Shape>& s, const IndexerArgs& a, int warpgroup) {
   ptx::setmaxnreg_inc<112>();
   trace_role(math_role(warpgroup));
   constexpr int kKeys = kDealtKeys<Shape>;
@@ -133,7 +124,7 @@ template <class Shape, class As> DSA_DEVICE void do_math(ScoringStorage<Shape>& 
     if (s.block[q_at.stage] < 0) return;
     const int query = s.block[q_at.stage] * Shape::kQueries + our_query;
     load_dealt_weights<Shape>(w, s.weights[q_at.stage], t);
-    auto* logits = reinterpret_cast<typename As::Type*>(a.logits + query * a.logits_stride) + our_key;
+    float* logits = a.logits + query * a.logits_stride + our_key;
     for (Tile tile = s.first[q_at.stage], next; tile.granules() > 0; tile = next, k_at.advance()) {
       trace_step("[C2] scores");
       ptx::mbarrier_wait_parity(&s.k_full[k_at.stage], k_at.parity);
@@ -151,7 +142,7 @@ template <class Shape, class As> DSA_DEVICE void do_math(ScoringStorage<Shape>& 
       part = (part - tile.granules()) & 3;           // the next granule is for the warpgroup after the last one's
       const int key = tile.first_key() + row;
       if (ours)
-        store_logits<Shape, As>(d, w, scale, logits + key, s.window[q_at.stage][our_query], s.end[q_at.stage][our_query],
+        store_logits<Shape>(d, w, scale, logits + key, s.window[q_at.stage][our_query], s.end[q_at.stage][our_query],
                             tile.inside(), key + our_key, t);
     }
     release(s.q_empty[q_at.stage]);                 // after the windows have been looked at
@@ -161,10 +152,8 @@ template <class Shape, class As> DSA_DEVICE void do_math(ScoringStorage<Shape>& 
 
 // ---- All roles ------------------------------------------------------------------------------------------------------------
 /// The pieces of this CTA, of kScoringThreads threads launched with 96 registers each.
-/// @tparam As  what is stored at the beginning of each row of logits, whatever its size
 // [score_pieces]
-template <class Shape, class As = AsLogit>
-DSA_DEVICE void score_pieces(const IndexerArgs& a, const IndexerMaps& maps, const Pieces& pieces) {
+template <class Shape> DSA_DEVICE void score_pieces(const IndexerArgs& a, const IndexerMaps& maps, const Pieces& pieces) {
   ScoringStorage<Shape>& s = shared_memory<ScoringStorage<Shape>>();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kQStages; ++i) {
@@ -179,7 +168,7 @@ DSA_DEVICE void score_pieces(const IndexerArgs& a, const IndexerMaps& maps, cons
   }
   __syncthreads();
   const int warpgroup = __shfl_sync(0xffffffffu, int(threadIdx.x) / 128, 0);   // uniform, and the compiler knows
-  if (warpgroup < kMathThreads / 128) return do_math<Shape, As>(s, a, warpgroup);
+  if (warpgroup < kMathThreads / 128) return do_math(s, a, warpgroup);
   ptx::setmaxnreg_dec<32>();
   const int warp = __shfl_sync(0xffffffffu, int(threadIdx.x) % 128 / 32, 0), lane = threadIdx.x % 32;
   if (warp == 0) produce(s, a, maps, pieces, lane);

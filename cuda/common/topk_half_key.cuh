@@ -28,6 +28,16 @@ DSA_DEVICE uint32_t halves_at_least(uint32_t pair, uint32_t bound) { return at_l
 
 DSA_DEVICE bool half_key_at_least(uint32_t key, uint32_t bound) { return halves_at_least(key, bound) & 0xffff; }
 
+/// Two halves as two numbers that compare the same way.
+// [ordered]
+DSA_DEVICE uint32_t ordered_halves(uint32_t pair) {
+  const uint32_t negative = (pair >> 15 & 0x10001u) * 0xffff;   // negative numbers order backwards: all their bits flip
+  return pair ^ (negative | 0x80008000u);
+}
+/// The half of such a number.
+DSA_DEVICE uint32_t half_of_ordered(uint32_t number) { return number & 0x8000 ? number ^ 0x8000 : ~number & 0xffff; }
+// [ordered]
+
 /// The next larger half that is not -0; above +inf a NaN, which nothing is at least.
 DSA_DEVICE uint32_t half_above(uint32_t key) { return key & 0x8000 ? key - 1 : key + 1; }
 

@@ -45,10 +45,8 @@ struct ResidentStorage {
 };
 
 /// The columns that a CTA has, as keys.
-/// @tparam Row  where they come from: of logits, or of keys that somebody else made of them. There are make_group(), half_at() and
-///              exact_key() of it.
-template <int kThreads, class Row = TopkRow> struct ResidentKeys {
-  Row row;
+template <int kThreads> struct ResidentKeys {
+  TopkRow row;
   uint4* smem;                                   ///< [resident()] groups; group g holds columns aligned + 8 g and up
   int capacity;                                  ///< groups that smem has room for
   // Worked out again where they are needed: that is cheaper than a register each.
@@ -84,7 +82,7 @@ DSA_DEVICE uint32_t half_at(const TopkRow& row, int column) { return half_keys(r
 DSA_DEVICE uint32_t exact_key(const TopkRow& row, int column) { return sortable_key(row.logits[column]); }
 
 /// Group `group` of a piece that ends before `end`; behind it, keys that are never selected.
-template <int kThreads, class Row> DSA_DEVICE uint4 load_group(const ResidentKeys<kThreads, Row>& k, int group, int end) {
+template <int kThreads> DSA_DEVICE uint4 load_group(const ResidentKeys<kThreads>& k, int group, int end) {
   if (group < min(end, k.resident())) return k.smem[group];
   if (group < end) return make_group(k.row, k.row.aligned + kGroup * group);
   constexpr uint32_t kNone = kHalfNan * 0x10001u;
@@ -94,8 +92,7 @@ template <int kThreads, class Row> DSA_DEVICE uint4 load_group(const ResidentKey
 /// f(keys, column of the first) for each group of this warp. All lanes come along, those past the end with keys that are
 /// never selected, so that f may contain warp collectives.
 // [groups]
-template <int kThreads, class Row, class F>
-DSA_DEVICE void for_each_group(const ResidentKeys<kThreads, Row>& k, const F& f) {
+template <int kThreads, class F> DSA_DEVICE void for_each_group(const ResidentKeys<kThreads>& k, const F& f) {
   const int lane = threadIdx.x % 32, begin = int(threadIdx.x) / 32 * k.groups_per_warp();
   const int end = min(begin + k.groups_per_warp(), k.groups());
   for (int group = begin + lane; group - lane < end; group += 32)
@@ -104,7 +101,7 @@ DSA_DEVICE void for_each_group(const ResidentKeys<kThreads, Row>& k, const F& f)
 // [groups]
 
 /// Key of one column.
-template <int kThreads, class Row> DSA_DEVICE uint32_t key_at(const ResidentKeys<kThreads, Row>& k, int column) {
+template <int kThreads> DSA_DEVICE uint32_t key_at(const ResidentKeys<kThreads>& k, int column) {
   const unsigned position = unsigned(column - k.row.aligned);
   if (position / kGroup < unsigned(k.resident())) return reinterpret_cast<const uint16_t*>(k.smem)[position];
   return half_at(k.row, column);
@@ -211,8 +208,8 @@ template <class Group> DSA_DEVICE Bin find_high(ResidentStorage& s, int k, const
 /// One pass over the keys: how many are at least `above`, in s.taken; those from `lowest` to below `above` become candidates
 /// (`collect`), and their low bits are counted (`count`). Ends without a barrier.
 // [scan]
-template <int kThreads, class Row>
-DSA_DEVICE void scan(ResidentStorage& s, const ResidentKeys<kThreads, Row>& k, uint32_t lowest, uint32_t above, bool collect,
+template <int kThreads>
+DSA_DEVICE void scan(ResidentStorage& s, const ResidentKeys<kThreads>& k, uint32_t lowest, uint32_t above, bool collect,
                      bool count) {
   // The shuffles change nothing, but the compiler does not work the bounds out again in each round.
   lowest = __shfl_sync(0xffffffffu, lowest * 0x10001u, 0), above = __shfl_sync(0xffffffffu, above * 0x10001u, 0);
@@ -239,14 +236,14 @@ DSA_DEVICE uint64_t member_order(uint32_t key, int column) { return uint64_t(key
 DSA_DEVICE int column_of(uint64_t member) { return int(~uint32_t(member)); }
 
 /// The warp whose piece a column belongs to has one more.
-template <int kThreads, class Row> DSA_DEVICE void take(int* taken, const ResidentKeys<kThreads, Row>& k, int column) {
+template <int kThreads> DSA_DEVICE void take(int* taken, const ResidentKeys<kThreads>& k, int column) {
   atomicAdd(&taken[(column - k.row.aligned) / kGroup / k.groups_per_warp()], 1);
 }
 
 /// Fewer than k keys lie above the class of -inf. It holds -inf, which nobody selects, and what is below -65520, which may be.
 // [lowest_class]
-template <int kThreads, class Row, class Group>
-DSA_DEVICE Cut lowest_class(ResidentStorage& s, const ResidentKeys<kThreads, Row>& k, int wanted, const Group& group) {
+template <int kThreads, class Group>
+DSA_DEVICE Cut lowest_class(ResidentStorage& s, const ResidentKeys<kThreads>& k, int wanted, const Group& group) {
   Cut cut{kHalfLowest, 0, 0, false, false};
   if (group.sum(&s.histogram[kHalfMinusInfinity >> kLowBits]) > 0) {
     int members = 0;
@@ -268,8 +265,8 @@ DSA_DEVICE Cut lowest_class(ResidentStorage& s, const ResidentKeys<kThreads, Row
 /// From sum_blocks, which group.sync() has made complete. Leaves s.taken, all but the members of an open class, and the members
 /// if it is not large. Ends without a barrier.
 // [cut]
-template <int kThreads, class Row, class Group>
-DSA_DEVICE Cut find_cut(ResidentStorage& s, const ResidentKeys<kThreads, Row>& k, const Group& group) {
+template <int kThreads, class Group>
+DSA_DEVICE Cut find_cut(ResidentStorage& s, const ResidentKeys<kThreads>& k, const Group& group) {
   const Bin high = find_high(s, k.row.k, group);
   if (high.bin < 0) return lowest_class(s, k, k.row.k - high.above, group);
 
@@ -303,8 +300,8 @@ DSA_DEVICE Cut find_cut(ResidentStorage& s, const ResidentKeys<kThreads, Row>& k
 
 // ---- Deciding the class -----------------------------------------------------------------------------------------------
 /// A member that is not chosen gets a key that is never selected, if it is in smem.
-template <int kThreads, class Row>
-DSA_DEVICE void mark(int* taken, const ResidentKeys<kThreads, Row>& k, int column, bool chosen) {
+template <int kThreads>
+DSA_DEVICE void mark(int* taken, const ResidentKeys<kThreads>& k, int column, bool chosen) {
   if (chosen) return take(taken, k, column);
   const int position = column - k.row.aligned;
   if (position / kGroup < k.resident()) reinterpret_cast<uint16_t*>(k.smem)[position] = uint16_t(kHalfNan);
@@ -386,8 +383,8 @@ DSA_DEVICE void decide_class(ResidentStorage& s, const ResidentKeys<kThreads>& k
 /// has just read, and leave in whole sectors.
 /// @param slot  first slot of this CTA
 // [write]
-template <int kThreads, class Row>
-DSA_DEVICE void write_selected(ResidentStorage& s, const ResidentKeys<kThreads, Row>& k, const Cut& cut, const int* taken, int slot) {
+template <int kThreads>
+DSA_DEVICE void write_selected(ResidentStorage& s, const ResidentKeys<kThreads>& k, const Cut& cut, const int* taken, int slot) {
   constexpr int kChunk = 128;                    // groups: four per lane
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, begin = warp * k.groups_per_warp();
   const int end = min(begin + k.groups_per_warp(), k.groups());

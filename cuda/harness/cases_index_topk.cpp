@@ -92,7 +92,7 @@ Problem huge_logits(bool deterministic) {
 }
 
 /// A sample of one group of 8 columns from each of 512 parts of the row sees the large half of it, if it takes the groups that
-/// cuda/index_topk/03_half_keys.cu takes: the bound that it gives is too high.
+/// topk_sample.hpp names: the bound that it gives is too high.
 Problem misleading_sample() {
   constexpr int kGroups = 1024;
   Problem p = index_topk({1, 8 * kGroups, 1024, 32, 32}, whole(8 * kGroups));

@@ -8,26 +8,26 @@
 /// | reference     | reference/topk.cpp                                                                              |
 /// | chapter       | @ref topk_06                                                                                    |
 ///
-/// One CTA per row. Its warps have tiles of 1024 columns in turn, which cp.async brings to smem, two per warp ahead; the first
-/// are on their way before anything else happens:
+/// One CTA of 256 threads per row, four CTAs per SM:
 ///
 ///     [T1] 4096 columns, 8 neighbours from somewhere in each of 512 parts of the row: histogram of their high bits. The
 ///          bound is the bin of the rank that the row's k-th should have among them, and 4.5 standard deviations more
-///     [T2] all columns: those from the bound on go to a list in smem, at places that one atomic per tile hands out
-///     [T3] the k-th largest of the list, by (value, column): histogram of the 11 highest bits that may differ, again inside
-///          the bin while that has more than 512 entries, then all against all
+///     [T2] all columns, 12 per thread and turn, the next 12 on their way: those from the bound on go to a list in smem. Each
+///          thread has a column of the list for itself, so a place costs no atomic, no scan and no bank conflict
+///     [T3] the k-th largest of the list, by (value, column): a fine histogram above the bound, then all against all in a bin
 ///     [T4] what is at least that becomes a bit per column; the bits are written out by rising column
 ///
 /// The sample decides how long the list gets, never what is selected:
 ///
-/// | the list         | what happens                                                                              | when                   |
-/// |------------------|-------------------------------------------------------------------------------------------|------------------------|
-/// | is full          | [T3] on it; only its k largest stay, the smallest of them is the new bound; [T2] goes on      | many ties, a long row  |
-/// | ends up short    | [T2] once more, without a bound: it fills up, and the bound rises as above                   | neighbours are alike   |
+/// | the list              | what happens                                                                             | when                  |
+/// |-----------------------|------------------------------------------------------------------------------------------|-----------------------|
+/// | a thread's is full    | [T3] on all of it; only the k largest stay, dealt out evenly; the smallest of them is the new bound; [T2] goes on | many ties, or chance |
+/// | and has at most k     | all of it stays, dealt out evenly; [T2] goes on                                              | few threads have it all |
+/// | ends up short         | [T2] once more, without a bound: it fills up, and the bound rises as above                  | neighbours are alike  |
 ///
-/// Of independent columns at most one row in 300000 ends up short. Where neighbours share a value the 4096 columns are worth fewer,
-/// 512 at the least: then the second read is ordinary, and such a row takes about twice the time or, if it rises to
-/// its end, a list's [T3] for every two tiles.
+/// Of independent columns at most one row in 300000 ends up short, and one in twelve has a thread whose list fills up. Where
+/// neighbours share a value the 4096 columns are worth fewer, 512 at the least: then the second read is ordinary, and such a
+/// row takes about twice the time or, if it rises to its end, a list's [T3] for every two turns.
 ///
 /// Entries differ by their columns, so nothing is ever tied: after equal values filled the list its bound is a column, and
 /// tiles behind that need to be larger. A row of one value costs one [T3] more than others.
@@ -35,283 +35,288 @@
 /// Rows of fewer than 8 k columns would go to the list for the most part; they are left to rung 4. Rows that are fewer than SMs
 /// have a CTA of 512 threads each, and rung 5 is the better one.
 ///
-/// Shared memory  10.7 KiB, 64 KiB of tiles in flight, 8 B per entry, k + 2476 of them: 110 KiB for k = 2048, 2 CTAs per SM.
-/// Barriers       15 per row, of one CTA, and 2 for each 8192 columns in [T4].
-/// Expected       20 instructions per column of 32768 (it became 26), against 23, but 9000 atomics per row against 34000, and reads go on in
-///                all of [T1] and [T2]. A row's own chain of waits is 12000 cycles, of 20000 that two per SM have at 160 us.
-///                In us, for the cases in rung 4's order: 155 | 63 | 41.5 | 160 | 13 | 30.
+/// Shared memory  4.7 KiB, and a list of k / 256 + 16 rows of 2 KiB: 52.7 KiB for k = 2048.
+/// Registers      64 per thread, 24 of them for columns.
+#include <cfloat>
+#include <climits>
+
 #include "../common/register.cuh"
-#include "../common/topk_resident.cuh"
+#include "../common/topk_half_key.cuh"
+#include "../common/topk_row.cuh"
 #include "../common/topk_sample.hpp"
 #include "../device/trace.cuh"
 
 namespace dsa::topk_06 {
 
-constexpr int kQuads = 8;                        ///< of a lane, of one tile
-constexpr int kTile = 4 * kQuads * 32;           ///< columns that a warp looks at together
-constexpr int kStages = 2;                       ///< tiles of a warp in flight
-constexpr uint32_t kLowest = 0x00800000;         ///< key of the lowest finite float
+constexpr int kQuads = 3;                        ///< of a thread, of one tile
+constexpr int kBins = 1024;                      ///< of a histogram
+constexpr int kHalfShift = 6;                    ///< low bits of a half that the sample's histogram does not look at
+constexpr int kFineShift = 14;                   ///< and low bits of a float's key: the bins above a bound span two binades
+constexpr int kMembers = 512;                    ///< a bin up to this size is ranked by comparing all with all
 
-struct alignas(16) SharedStorage : ResidentStorage {   ///< the list follows, then the tiles
+/// What is kept: larger values, and this one up to this column.
+struct Bound {
+  float value;
+  int column;
+};
+
+struct alignas(16) SharedStorage {               ///< the list follows
+  union {
+    int histogram[kBins];                        ///< larger keys have higher bins
+    uint64_t member[kMembers];                   ///< later, of one bin, as member_order()
+    RadixSelect select;                          ///< or this, for a bin that is too large
+    uint32_t bits[kBins];                        ///< at last, one for each of 32 kBins columns
+  };
   BinSearch search;
-  int count;                                     ///< places of the list that were asked for
-  int end;                                       ///< the first place that was not given, because not all of them fitted
-  uint32_t largest;                              ///< key in the list
+  int entries;                                   ///< in the list
+  int members;
+  Bound kth;
 };
 
-/// The columns that are kept so far, as member_order().
+/// The columns that are kept so far. Thread t has entries t, t + kThreads, ..., as many as its `mine`.
 struct List {
-  uint64_t* entry;
-  int capacity;                                  ///< at least k + kTile, so that a list that is full has more than k entries
+  uint2* entry;                                  ///< bits of the logit, column
+  int rows;                                      ///< entries of a thread, and one more place for what does not fit
 };
+
+DSA_DEVICE bool keeps(const Bound& bound, uint2 entry) {
+  const float x = __uint_as_float(entry.x);
+  return x > bound.value || (x == bound.value && int(entry.y) <= bound.column);
+}
+
+/// Orders entries: by value, among equal ones the lower column first.
+DSA_DEVICE uint64_t member_order(uint32_t key, uint32_t column) { return uint64_t(key) << 32 | ~column; }
+
+template <int kThreads> DSA_DEVICE void clear(int (&histogram)[kBins]) {
+  for (int bin = 4 * int(threadIdx.x); bin < kBins; bin += 4 * kThreads)
+    *reinterpret_cast<uint4*>(&histogram[bin]) = make_uint4(0, 0, 0, 0);
+}
 
 // ---- [T1] A bound -----------------------------------------------------------------------------------------------------
-/// A bound: an entry; all entries from it on are to be kept.
+/// All threads. Begins with the loads and a barrier.
 // [sample]
-template <int kThreads> DSA_DEVICE uint64_t sample_bound(SharedStorage& s, const TopkRow& row) {
+template <int kThreads> DSA_DEVICE Bound sample_bound(SharedStorage& s, const TopkRow& row, const Bound& lowest) {
   constexpr int kLoads = 2 * kSampleParts / kThreads;
   const int t = threadIdx.x, pairs = (row.last - row.aligned) / 8;
   float4 x[kLoads];
   for (int i = 0; i < kLoads; ++i) {
-    // Two neighbouring lanes, one sector of 32 bytes: some pair of quads of the stratum.
-    const uint32_t stratum = uint32_t(i * kThreads + t) / 2;
-    const uint32_t pair = sampled_group(stratum, uint32_t(pairs));
+    // Two neighbouring lanes, one sector of 32 bytes: some pair of quads of the part.
+    const uint32_t part = uint32_t(i * kThreads + t) / 2;
+    const uint32_t pair = sampled_group(part, uint32_t(pairs));
     x[i] = load_quad(row, row.aligned + 8 * int(pair) + 4 * (t % 2));
   }
-  clear_histogram<kThreads>(s);
+  clear<kThreads>(s.histogram);
   __syncthreads();
+  const auto count = [&](uint32_t bin) {
+    if (bin < kBins - 1) atomicAdd(&s.histogram[bin], 1);   // the last one has NaN
+  };
   for (int i = 0; i < kLoads; ++i) {
-    for (const uint32_t pair : {half_keys(x[i].x, x[i].y), half_keys(x[i].z, x[i].w)}) {
-      atomicAdd(&s.histogram[pair >> kLowBits & (kTopkBins - 1)], 1);
-      atomicAdd(&s.histogram[pair >> (16 + kLowBits)], 1);
+    for (const uint32_t pair : {ordered_halves(half_keys(x[i].x, x[i].y)), ordered_halves(half_keys(x[i].z, x[i].w))}) {
+      count(pair >> kHalfShift & (kBins - 1));
+      count(pair >> (16 + kHalfShift));
     }
   }
   __syncthreads();
-  sum_blocks<kThreads>(s);
-  __syncthreads();
-  // The rank of the row's k-th in the sample, and 4.5 standard deviations.
+  // The rank of the row's k-th in the sample, and 4.5 standard deviations. The lowest bins have -inf and what is close to it.
+  constexpr int kLowestBin = 0x400 >> kHalfShift;
   const float rank = float(row.k) * kSampleParts / float(pairs);
-  const Bin bin = find_high(s, int(rank + 4.5f * sqrtf(rank)) + 4, ThisCta{});
-  uint32_t key = kLowest;
-  if (bin.bin >= 0) {
-    const uint32_t first = uint32_t(bin.bin) << kLowBits;
-    // What rounds to the smallest half of the bin may lie below it, but not below the half before.
-    key = first == 0 ? 0x8001 : first < 0x8000 ? first - 1 : first + (1 << kLowBits);
-    key = key > kHalfLowest ? kLowest : sortable_key(float_of_half(key));
-  }
-  return member_order(key, 0x7fffffff);
+  const Bin bin = find_bin<kThreads, kBins, kLowestBin>(s.histogram, int(rank + 4.5f * sqrtf(rank)) + 4, s.search, ThisCta{});
+  if (bin.bin < 0) return lowest;
+  // What rounds to the smallest half of the bin may lie below it, but not below the half before. There is no -0.
+  const uint32_t first = uint32_t(bin.bin) << kHalfShift;
+  return {float_of_half(half_of_ordered(first == 0x8000 ? first - 2 : first - 1)), INT_MAX};
 }
 // [sample]
 
 // ---- [T2] The list ------------------------------------------------------------------------------------------------------
-/// Brings this lane's quads of a tile to smem, as one group of cp.async. `own` is where the first goes. Only this lane reads
-/// them.
-// [fetch]
-DSA_DEVICE void fetch(const TopkRow& row, int tile, float4* own) {
-  const int first = row.aligned + tile * kTile, column = first + 4 * int(threadIdx.x % 32);
-  if (first >= row.first && first + kTile <= row.last) {
-    for (int i = 0; i < kQuads; ++i) ptx::cp_async_16(&own[32 * i], row.logits + column + 128 * i);
-  } else if (first < row.last) {
-    for (int i = 0; i < kQuads; ++i) own[32 * i] = load_quad(row, column + 128 * i);
-  }
-  ptx::cp_async_commit_group();
-}
-// [fetch]
-
-/// Puts the columns from `bound` on into the list, of this warp's tiles from `tile` on, until the list is full.
-/// @param own   this lane's first quad in the ring of its warp, to which kStages tiles are on their way
+/// Puts the columns that `bound` keeps into the list, of all tiles from `tile` on, until a thread of this warp has no room.
+/// @param x     the quads of that tile
+/// @param mine  entries of this thread
 /// @return      the first tile that is not in the list
 // [collect]
 template <int kThreads>
-DSA_DEVICE int collect(SharedStorage& s, const TopkRow& row, const List& list, float4* own, int tile, uint64_t bound) {
-  constexpr int kWarps = kThreads / 32;
-  static_assert(4 * kQuads <= 32 && (kStages & (kStages - 1)) == 0);
-  const int lane = threadIdx.x % 32, tiles = (row.last - row.aligned + kTile - 1) / kTile;
-  const uint32_t key = uint32_t(bound >> 32);
+DSA_DEVICE int collect(const TopkRow& row, const List& list, const Bound& bound, float4 (&x)[kQuads], int tile, int& mine) {
+  constexpr int kTile = 4 * kQuads * kThreads, kRow = kThreads * int(sizeof(uint2));
+  const int t = threadIdx.x;
   // A tile that lies behind the bound's column needs to be larger.
-  const float below = float_below_key(key), at = float_of_key(key);
-  const int bound_column = column_of(bound);
-  uint32_t largest = 0;
-  for (; tile < tiles; tile += kWarps) {
-    ptx::cp_async_wait_group<kStages - 1>();
-    float4* stage = own + unsigned(tile) / kWarps % kStages * (32 * kQuads);
-    const int column = row.aligned + tile * kTile;
-    const float less = column > bound_column ? at : below;
-    uint32_t hits = 0;                           // bit 4 i + j: component j of quad i
-    for (int i = kQuads - 1; i >= 0; --i) {
-      const float4 x = stage[32 * i];
-      hits = push_above(push_above(push_above(push_above(hits, x.w, less), x.z, less), x.y, less), x.x, less);
-    }
-    const int mine = __popc(hits), inclusive = int(warp_inclusive_scan(uint32_t(mine)));
-    const int total = __shfl_sync(0xffffffffu, inclusive, 31);
-    if (total > 0) {
-      int base = 0;
-      if (lane == 31) base = atomicAdd(&s.count, total);
-      base = __shfl_sync(0xffffffffu, base, 31);
-      if (base + total > list.capacity) {        // from now on so it is for everybody
-        if (lane == 31) atomicMin(&s.end, base);
-        break;
+  const float below = float_below_key(sortable_key(bound.value));
+  char* entries = reinterpret_cast<char*>(list.entry);
+  const int own = t * int(sizeof(uint2)), full = own + (list.rows - 1) * kRow;
+  int place = own + mine * kRow;
+  int first = row.aligned + tile * kTile;
+  for (; first < row.last; first += kTile) {
+    float4 next[kQuads];
+    load_quads(row, first + kTile + 4 * t, 4 * kThreads, next);
+    const float less = first > bound.column ? bound.value : below;
+    const int before = place;
+    const auto keep = [&](float value, int column) {
+      if (value > less) {
+        *reinterpret_cast<uint2*>(entries + place) = make_uint2(__float_as_uint(value), uint32_t(column));
+        place = min(place + kRow, full);         // the last place is written again and again
       }
-      const float* value = reinterpret_cast<const float*>(stage);
-      const uint32_t from_end = ~uint32_t(column + 4 * lane);
-      uint2* place = reinterpret_cast<uint2*>(list.entry + base + inclusive - mine);
-      while (hits) {
-        const int bit = 31 - __clz(int(hits)), offset = bit + (bit & ~3) * 31;   // the same in smem and in the row
-        hits ^= 1u << bit;
-        const uint32_t bits = __float_as_uint(value[offset] + 0.0f);
-        const uint32_t key = bits ^ (uint32_t(int(bits) >> 31) | 0x80000000u);   // sortable_key, of what it selects
-        largest = max(largest, key);
-        *place++ = make_uint2(from_end - uint32_t(offset), key);                  // member_order
-      }
+    };
+    for (int i = 0; i < kQuads; ++i) {
+      const int column = first + 4 * (t + i * kThreads);
+      keep(x[i].x, column), keep(x[i].y, column + 1), keep(x[i].z, column + 2), keep(x[i].w, column + 3);
     }
-    fetch(row, tile + kStages * kWarps, stage);
+    if (__any_sync(0xffffffffu, place == full)) {
+      place = before;
+      break;
+    }
+    for (int i = 0; i < kQuads; ++i) x[i] = next[i];
   }
-  largest = __reduce_max_sync(0xffffffffu, largest);
-  if (lane == 0) atomicMax(&s.largest, largest);
-  return tile;
+  mine = place / kRow;
+  return (first - row.aligned) / kTile;
 }
 // [collect]
 
 // ---- [T3] The k-th entry --------------------------------------------------------------------------------------------------
-/// The k-th largest of `count` entries, more than k; none is below the key of `bound`. All threads; begins and ends with a
-/// barrier.
+/// The same for a bin of any size: a radix select for the value, and one for the last column of a tie.
+// [many]
+template <int kThreads, class ForEach> DSA_DEVICE Bound kth_of_many(SharedStorage& s, int k, const ForEach& for_each) {
+  const Threshold value = radix_select<kThreads>(s.select, k, ThisCta{}, for_each);
+  if (value.ties == 0) return {float_of_key(value.key + 1), INT_MAX};   // everything larger than value.key
+  const Threshold last = radix_select<kThreads>(s.select, value.ties, ThisCta{}, [&](const auto& f) {
+    for_each([&](uint32_t key, uint32_t column) {
+      if (key == value.key) f(~column, column);
+    });
+  });
+  return {float_of_key(value.key), int(~(last.ties > 0 ? last.key : last.key + 1))};
+}
+// [many]
+
+/// The k-th largest entry, of at least k; none is below `bound`. All threads; begins and ends with a barrier.
 // [kth]
 template <int kThreads>
-DSA_DEVICE uint64_t kth_entry(SharedStorage& s, const List& list, int count, int k, uint64_t bound) {
+DSA_DEVICE Bound kth_entry(SharedStorage& s, const List& list, int mine, int k, const Bound& bound) {
   const int t = threadIdx.x;
-  uint64_t low = bound >> 32 << 32, high = uint64_t(s.largest) << 32 | 0xffffffffu;   // it lies between these
-  Bin bin;
-  do {
-    if (t == 0) s.members = 0;
-    clear_histogram<kThreads>(s);
-    __syncthreads();
-    const uint64_t range = high - low;
-    const int bits = range >> 32 ? 64 - __clz(uint32_t(range >> 32)) : 32 - __clz(uint32_t(range));
-    const int shift = max(bits - (16 - kLowBits), 0);
-    for (int i = t; i < count; i += kThreads) {
-      const uint64_t away = list.entry[i] - low;
-      if (away <= range) atomicAdd(&s.histogram[away >> shift], 1);
+  const uint32_t low = sortable_key(bound.value);
+  const auto for_each = [&](const auto& f) {
+    for (int i = 0; i < mine; ++i) {
+      const uint2 entry = list.entry[i * kThreads + t];
+      f(sortable_key(__uint_as_float(entry.x)), entry.y);
     }
-    __syncthreads();
-    bin = find_bin<kThreads, kTopkBins>(s.histogram, k, s.search, ThisCta{});
-    k -= bin.above;
-    low += uint64_t(bin.bin) << shift;
-    high = min(high, low + ((uint64_t(1) << shift) - 1));
-  } while (bin.population > kMembers);
-  for (int i = t; i < count; i += kThreads) {
-    const uint64_t mine = list.entry[i];
-    if (mine >= low && mine <= high) s.member[atomicAdd(&s.members, 1)] = mine;
+  };
+  const auto bin_of = [&](uint32_t key) { return min((key - low) >> kFineShift, uint32_t(kBins - 1)); };
+  __syncthreads();                               // the union was something else
+  clear<kThreads>(s.histogram);
+  if (t == 0) s.members = 0;
+  __syncthreads();
+  for_each([&](uint32_t key, uint32_t) { atomicAdd(&s.histogram[bin_of(key)], 1); });
+  __syncthreads();
+  const Bin bin = find_bin<kThreads, kBins>(s.histogram, k, s.search, ThisCta{});   // its last barrier: nobody reads any more
+
+  if (bin.population > kMembers) return kth_of_many<kThreads>(s, k, for_each);
+  for_each([&](uint32_t key, uint32_t column) {
+    if (bin_of(key) == uint32_t(bin.bin)) s.member[atomicAdd(&s.members, 1)] = member_order(key, column);
+  });
+  __syncthreads();
+  for (int i = t; i < bin.population; i += kThreads) {
+    const uint64_t candidate = s.member[i];
+    int rank = bin.above;
+    for (int j = 0; j < bin.population; ++j) rank += s.member[j] > candidate;
+    if (rank == k - 1) s.kth = {float_of_key(uint32_t(candidate >> 32)), int(~uint32_t(candidate))};
   }
   __syncthreads();
-  for (int i = t; i < bin.population; i += kThreads)
-    if (rank_among(s.member, bin.population, s.member[i]) == k - 1) s.pivot = s.member[i];
-  __syncthreads();
-  return s.pivot;
+  return s.kth;
 }
 // [kth]
 
-/// Only the entries from `bound` on stay. All threads; ends with a barrier.
+/// Only the entries that `bound` keeps stay, dealt out evenly. All threads; begins and ends with a barrier.
+/// @return  entries of this thread
 // [keep]
-template <int kThreads> DSA_DEVICE void keep(SharedStorage& s, const List& list, int count, uint64_t bound) {
-  if (threadIdx.x == 0) s.count = 0, s.end = 0x7fffffff;
-  for (int first = 0; first < count; first += kThreads) {
-    const int i = first + int(threadIdx.x);
-    const uint64_t mine = i < count ? list.entry[i] : 0;
+template <int kThreads> DSA_DEVICE int keep(SharedStorage& s, const List& list, int mine, const Bound& bound) {
+  const int t = threadIdx.x;
+  if (t == 0) s.entries = 0;
+  for (int i = 0; i < list.rows; ++i) {
+    uint2 entry{};
+    if (i < mine) entry = list.entry[i * kThreads + t];
     __syncthreads();                             // what is written now has been read
-    if (mine >= bound) list.entry[atomicAdd(&s.count, 1)] = mine;
+    if (i < mine && keeps(bound, entry)) list.entry[atomicAdd(&s.entries, 1)] = entry;
   }
   __syncthreads();
+  return (s.entries - t + kThreads - 1) / kThreads;
 }
 // [keep]
 
 // ---- [T4] Writing -----------------------------------------------------------------------------------------------------------
-/// Writes the columns of the entries from `bound` on, by rising column. All threads.
-/// @param bits  [words] columns at a time, 32 in each
+/// Writes the columns of the entries that `bound` keeps, by rising column. All threads; begins with a barrier.
 // [write]
 template <int kThreads>
-DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& list, int count, uint64_t bound,
-                              uint32_t* bits, int words) {
+DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& list, int mine, const Bound& bound) {
+  constexpr int kColumns = 32 * kBins, kWords = kBins / kThreads;
   const int t = threadIdx.x;
+  const bool once = row.last - row.aligned <= kColumns;
   int written = 0;
-  for (int first = row.aligned; first < row.last; first += 32 * words) {   // once, up to 524288 columns
-    const int used = min((row.last - first + 31) / 32, words);
-    for (int i = t; i < used; i += kThreads) bits[i] = 0;
+  for (int first = row.aligned; first < row.last; first += kColumns) {
+    __syncthreads();                             // the union was something else
+    clear<kThreads>(s.histogram);
     __syncthreads();
-    for (int i = t; i < count; i += kThreads) {
-      const uint64_t mine = list.entry[i];
-      const unsigned position = unsigned(column_of(mine) - first);
-      if (mine >= bound && position < 32u * unsigned(used)) atomicOr(&bits[position / 32], 1u << position % 32);
+    for (int i = 0; i < mine; ++i) {
+      const uint2 entry = list.entry[i * kThreads + t];
+      const uint32_t position = entry.y - uint32_t(first);
+      if (keeps(bound, entry) && position < uint32_t(kColumns)) atomicOr(&s.bits[position / 32], 1u << position % 32);
     }
     __syncthreads();
+    uint32_t word[kWords];
+    int count = 0;
+    for (int i = 0; i < kWords; ++i) word[i] = s.bits[kWords * t + i], count += __popc(word[i]);
+    const Scan scan = block_scan<kThreads>(uint32_t(count), s.search.warp_total);
     // In whole sectors by way of the list, which nobody needs any more, unless there is more to come.
-    const bool staged = first == row.aligned && used < words;
-    int32_t* out = staged ? reinterpret_cast<int32_t*>(list.entry) : row.indices + written;
-    int total = 0;
-    for (int piece = 0; piece < used; piece += kThreads) {
-      const uint32_t word = piece + t < used ? bits[piece + t] : 0;
-      const Scan scan = block_scan<kThreads>(uint32_t(__popc(word)), s.search.warp_total);
-      int32_t* place = out + total + int(scan.before);
-      for (uint32_t left = word; left; left &= left - 1)
-        *place++ = first + 32 * (piece + t) + __ffs(int(left)) - 1;
-      total += int(scan.total);
+    int32_t* out = once ? reinterpret_cast<int32_t*>(list.entry) : row.indices + written;
+    int32_t* place = out + int(scan.before);
+    for (int i = 0; i < kWords; ++i)
+      for (uint32_t left = word[i]; left; left &= left - 1) *place++ = first + 32 * (kWords * t + i) + __ffs(int(left)) - 1;
+    if (once) {
+      __syncthreads();
+      for (int i = t; i < int(scan.total); i += kThreads) row.indices[i] = out[i];
     }
-    __syncthreads();
-    if (staged)
-      for (int i = t; i < total; i += kThreads) row.indices[i] = out[i];
-    written += total;
+    written += int(scan.total);
   }
   fill_rest<kThreads>(row, written);
 }
 // [write]
 
 template <int kThreads, int kCtas>
-static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs a, int capacity, int ahead) {
-  constexpr int kWarps = kThreads / 32, kRing = kWarps * kStages * 32 * kQuads;
+static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs a, int rows, int ahead) {
   SharedStorage& s = shared_memory<SharedStorage>();
   const TopkRow row = topk_row(a, blockIdx.x);
-  const RowAhead next = row_ahead(a, int64_t(blockIdx.x) + ahead);
-  const List list{reinterpret_cast<uint64_t*>(&s + 1), capacity};
-  float4* ring = reinterpret_cast<float4*>(list.entry + capacity);
-  const int t = threadIdx.x, warp = t / 32;
-  float4* own = ring + warp * (kStages * 32 * kQuads) + t % 32;
-  const uint64_t lowest = member_order(kLowest, 0x7fffffff);
+  const List list{reinterpret_cast<uint2*>(&s + 1), rows};
+  const Bound lowest{-FLT_MAX, INT_MAX};
+  const int t = threadIdx.x;
+  float4 x[kQuads];
+  const auto load_first = [&] { load_quads(row, row.aligned + 4 * t, 4 * kThreads, x); };
 
   trace_step("[T1] sample");
-  const auto begin = [&] {
-    if (t == 0) s.count = 0, s.end = 0x7fffffff, s.largest = 0;
-    for (int stage = 0; stage < kStages; ++stage) fetch(row, warp + stage * kWarps, own + stage * (32 * kQuads));
-  };
-  begin();
-  uint64_t bound = lowest;
-  if (row.last - row.aligned > capacity) bound = sample_bound<kThreads>(s, row);
-  __syncthreads();
+  load_first();
+  Bound bound = lowest;
+  if (row.last - row.aligned > (rows - 2) * kThreads) bound = sample_bound<kThreads>(s, row, lowest);
 
   trace_step("[T2] collect");
   // [rounds]
-  int tile = warp, count = 0;
+  int tile = 0, mine = 0, entries = 0;
   while (true) {
-    tile = collect<kThreads>(s, row, list, own, tile, bound);
-    __syncthreads();
-    count = min(s.count, s.end);
-    if (s.end < 0x7fffffff) {                    // full: more than k entries
-      bound = kth_entry<kThreads>(s, list, count, row.k, bound);
-      keep<kThreads>(s, list, count, bound);
-    } else if (count < row.k && bound != lowest) {   // the bound was too high
-      __syncthreads();                           // all have read s.count
-      begin();
-      tile = warp, bound = lowest;
-      __syncthreads();
+    tile = collect<kThreads>(row, list, bound, x, tile, mine);
+    const bool full = row.aligned + int64_t(tile) * (4 * kQuads * kThreads) < row.last;
+    const Scan scan = block_scan<kThreads>(uint32_t(mine) | uint32_t(full) << 16, s.search.warp_total);
+    entries = int(scan.total & 0xffff);
+    if (scan.total >> 16) {                      // of some thread
+      if (entries > row.k) bound = kth_entry<kThreads>(s, list, mine, row.k, bound);
+      mine = keep<kThreads>(s, list, mine, bound);
+    } else if (entries < row.k && bound.value > lowest.value) {   // the sample's bound was too high
+      load_first();
+      tile = 0, mine = 0, bound = lowest;
     } else {
       break;
     }
   }
   // [rounds]
-  if (t == 0) prefetch(next);
+  if (t == 0) prefetch(row_ahead(a, int64_t(blockIdx.x) + ahead));
 
   trace_step("[T3] threshold");
-  bound = count > row.k ? kth_entry<kThreads>(s, list, count, row.k, bound) : 0;
+  if (entries > row.k) bound = kth_entry<kThreads>(s, list, mine, row.k, bound);
   trace_step("[T4] write");
-  write_entries<kThreads>(s, row, list, count, bound, reinterpret_cast<uint32_t*>(ring), 4 * kRing);
+  write_entries<kThreads>(s, row, list, mine, bound);
 }
 
 /// For short rows.
@@ -323,21 +328,16 @@ static const char* unsupported(const TopkArgs& a) {
 
 static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   if (a.rows == 0 || a.topk == 0) return cudaSuccess;
-  const int sms = sm_count();
-  // Spare places: 2476 on a large chip; few on the emulator, so that lists fill up there too.
-  const int64_t capacity = (int64_t(a.topk) + kTile + 11 * sms + 1) / 2 * 2;
-  const auto bytes = [&](int threads) {
-    return sizeof(SharedStorage) + std::size_t(capacity) * sizeof(uint64_t) +
-           std::size_t(threads / 32 * kStages * kTile) * sizeof(float);
-  };
+  const auto rows = [&](int threads) { return int((int64_t(a.topk) + threads - 1) / threads + 16); };
+  const auto bytes = [&](int threads) { return sizeof(SharedStorage) + std::size_t(rows(threads)) * threads * sizeof(uint2); };
   if (a.n < 8 * int64_t(a.topk) || bytes(256) > kMaxSharedMemory) return cudaError_t(rung_4()->launch(a, stream));
   const auto with = [&](auto* kernel, int threads, int ctas) {
     const LaunchConfig config{dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes(threads), stream};
-    return dsa::launch(kernel, config, a, int(capacity), ctas * sms);
+    return dsa::launch(kernel, config, a, rows(threads), ctas * sm_count());
   };
-  // A CTA that is alone on its SM takes all the threads.
-  if (a.rows <= sms && bytes(512) <= kMaxSharedMemory) return with(kernel<512, 1>, 512, 1);
-  return with(kernel<256, 2>, 256, 2);
+  // A CTA that is alone on its SM takes more threads.
+  if (a.rows <= sm_count() && bytes(512) <= kMaxSharedMemory) return with(kernel<512, 1>, 512, 1);
+  return with(kernel<256, 4>, 256, 4);
 }
 
 static const Register<TopkArgs, unsupported, launch> registered{
