@@ -3,7 +3,7 @@
 #include <cmath>
 #include <random>
 
-#include "cuda/common/topk_sample.hpp"
+#include "cuda/common/topk_tiles.hpp"
 #include "indexer_data.hpp"
 
 namespace dsa::harness {
@@ -91,15 +91,15 @@ Problem huge_logits(bool deterministic) {
   return p;
 }
 
-/// A sample of one group of 8 columns from each of 512 parts of the row sees the large half of it, if it takes the groups that
-/// topk_sample.hpp names: the bound that it gives is too high.
+/// A sample that is spread evenly over the row, as topk_tiles.hpp names it, sees the large part of it: the bound that it gives is
+/// too high.
 Problem misleading_sample() {
-  constexpr int kGroups = 1024;
-  Problem p = index_topk({1, 8 * kGroups, 1024, 32, 32}, whole(8 * kGroups));
+  constexpr int kColumns = 8192;
+  Problem p = index_topk({1, kColumns, 1024, 32, 32}, whole(kColumns));
   float *scale = p.inputs["k_scale"].data<float>(), *weights = p.inputs["weights"].data<float>();
   for (int h = 0; h < 32; ++h) weights[h] = std::fabs(weights[h]);
-  for (uint32_t part = 0; part < kSampleParts; ++part)
-    for (uint32_t i = 0; i < 8; ++i) scale[8 * sampled_group(part, kGroups) + i] *= 8;
+  for (int column = 0; column < kColumns; ++column)
+    if (is_sampled(column, kColumns, tile_slots(256))) scale[column] *= 8;
   return p;
 }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/common/topk_sample.hpp"
+#include "cuda/common/topk_tiles.hpp"
 #include "generate.hpp"
 
 namespace dsa::harness {
@@ -67,10 +67,9 @@ float plateau(int64_t row, int64_t column, int winners) {
   return scattered < winners ? float(1 + noise(row, column)) : 0.f;
 }
 
-/// Whether rung 6 looks at this group of 8 columns, of so many, to guess where the k-th largest lies.
-bool is_sampled(int64_t group, int64_t groups) {
-  const int64_t part = ((group + 1) * kSampleParts - 1) / groups;
-  return group == sampled_group(uint32_t(part), uint32_t(groups));
+/// Whether rung 6 guesses from this column, of so many, where the k-th largest lies.
+bool misleads(int64_t column, int columns) {
+  return is_sampled(int(column), columns, tile_slots(256)) || is_sampled(int(column), columns, tile_slots(512));
 }
 
 /// All values within one binade: they share sign, exponent and the first mantissa bits.
@@ -212,7 +211,7 @@ void add_small(const std::function<void(std::string, std::string, std::function<
   small("reversed", "falling", [=] { return topk(s, [](int64_t, int64_t j) { return float(-j); }); });
   small("alike_neighbours", "runs of 8 equal values: a sample is worth less than it seems; in the last row it misleads", [=] {
     return topk(with(4, 9000, 512), [](int64_t i, int64_t j) {
-      if (i == 3 && is_sampled(j / 8, 9000 / 8)) return float(std::exp2(8 * noise(i, j)));
+      if (i == 3 && misleads(j, 9000)) return float(std::exp2(8 * noise(i, j)));
       return float(noise(i, j / 8)) - 2;
     });
   });

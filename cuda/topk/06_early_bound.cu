@@ -12,7 +12,7 @@
 ///
 ///     [T1] 4096 columns, 8 neighbours from somewhere in each of 512 parts of the row: histogram of their high bits. The
 ///          bound is the bin of the rank that the row's k-th should have among them, and 4.5 standard deviations more
-///     [T2] all columns, 12 per thread and turn, the next 12 on their way: those from the bound on go to a list in smem. Each
+///     [T2] all columns, 12 per thread and tile, the next 12 on their way: those from the bound on go to a list in smem. Each
 ///          thread has a column of the list for itself, so a place costs no atomic, no scan and no bank conflict
 ///     [T3] the k-th largest of the list, by (value, column): a fine histogram above the bound, then all against all in a bin
 ///     [T4] what is at least that becomes a bit per column; the bits are written out by rising column
@@ -43,15 +43,15 @@
 #include "../common/register.cuh"
 #include "../common/topk_half_key.cuh"
 #include "../common/topk_row.cuh"
-#include "../common/topk_sample.hpp"
+#include "../common/topk_tiles.hpp"
 #include "../device/trace.cuh"
 
 namespace dsa::topk_06 {
 
-constexpr int kQuads = 3;                        ///< of a thread, of one tile
 constexpr int kBins = 1024;                      ///< of a histogram
 constexpr int kHalfShift = 6;                    ///< low bits of a half that the sample's histogram does not look at
 constexpr int kFineShift = 14;                   ///< and low bits of a float's key: the bins above a bound span two binades
+constexpr uint32_t kInfinity = 0xff800000;       ///< its key
 constexpr int kMembers = 512;                    ///< a bin up to this size is ranked by comparing all with all
 
 /// What is kept: larger values, and this one up to this column.
@@ -79,109 +79,144 @@ struct List {
   int rows;                                      ///< entries of a thread, and one more place for what does not fit
 };
 
-DSA_DEVICE bool keeps(const Bound& bound, uint2 entry) {
-  const float x = __uint_as_float(entry.x);
-  return x > bound.value || (x == bound.value && int(entry.y) <= bound.column);
+DSA_DEVICE bool keeps(const Bound& bound, float value, int column) {
+  return (value > bound.value) | ((value == bound.value) & (column <= bound.column));   // no branches
+}
+
+/// f(value, column) for each entry of this thread.
+template <int kThreads, class F> DSA_DEVICE void for_each_entry(const List& list, int mine, const F& f) {
+  const int t = threadIdx.x;
+#pragma unroll 2
+  for (int i = t; i < mine * kThreads + t; i += kThreads) f(__uint_as_float(list.entry[i].x), int(list.entry[i].y));
+}
+
+/// sortable_key() of a value that is selectable.
+DSA_DEVICE uint32_t key_of(float value) {
+  const uint32_t bits = __float_as_uint(value + 0.0f);
+  return bits ^ (uint32_t(int(bits) >> 31) | 0x80000000u);
 }
 
 /// Orders entries: by value, among equal ones the lower column first.
-DSA_DEVICE uint64_t member_order(uint32_t key, uint32_t column) { return uint64_t(key) << 32 | ~column; }
+DSA_DEVICE uint64_t member_order(uint32_t key, int column) { return uint64_t(key) << 32 | ~uint32_t(column); }
 
 template <int kThreads> DSA_DEVICE void clear(int (&histogram)[kBins]) {
   for (int bin = 4 * int(threadIdx.x); bin < kBins; bin += 4 * kThreads)
     *reinterpret_cast<uint4*>(&histogram[bin]) = make_uint4(0, 0, 0, 0);
 }
 
-// ---- [T1] A bound -----------------------------------------------------------------------------------------------------
-/// All threads. Begins with the loads and a barrier.
-// [sample]
-template <int kThreads> DSA_DEVICE Bound sample_bound(SharedStorage& s, const TopkRow& row, const Bound& lowest) {
-  constexpr int kLoads = 2 * kSampleParts / kThreads;
-  const int t = threadIdx.x, pairs = (row.last - row.aligned) / 8;
-  float4 x[kLoads];
-  for (int i = 0; i < kLoads; ++i) {
-    // Two neighbouring lanes, one sector of 32 bytes: some pair of quads of the part.
-    const uint32_t part = uint32_t(i * kThreads + t) / 2;
-    const uint32_t pair = sampled_group(part, uint32_t(pairs));
-    x[i] = load_quad(row, row.aligned + 8 * int(pair) + 4 * (t % 2));
+// ---- Tiles ------------------------------------------------------------------------------------------------------------
+/// The quads that this thread has of a tile. Warps take turns at the slots, so that none has a part of the row for itself.
+// [load]
+template <int kThreads> struct Tiles {
+  static constexpr int kWarps = kThreads / 32;
+  TopkRow row;
+  int count;
+
+  DSA_DEVICE int column(int tile) const {        ///< of the first quad; the others are stride() further on each
+    const int slot = int((threadIdx.x / 32 + unsigned(tile)) % kWarps);
+    return row.aligned + kPiece * (slot * count + tile) + 4 * int(threadIdx.x % 32);
   }
+  DSA_DEVICE int stride() const { return kPiece * kWarps * count; }
+};
+
+struct Quads {
+  float4 x[kTileQuads];
+  int column;
+};
+template <int kThreads> DSA_DEVICE void load(Quads& q, const Tiles<kThreads>& tiles, int tile) {
+  if (tile >= tiles.count) return;
+  q.column = tiles.column(tile);
+  load_quads(tiles.row, q.column, tiles.stride(), q.x);
+}
+// [load]
+
+// ---- [T1] A bound -----------------------------------------------------------------------------------------------------
+/// From the first tile. All threads. Begins with a barrier.
+// [sample]
+template <int kThreads>
+DSA_DEVICE Bound sample_bound(SharedStorage& s, const Tiles<kThreads>& tiles, const Quads& first, const Bound& lowest) {
+  const TopkRow& row = tiles.row;
   clear<kThreads>(s.histogram);
   __syncthreads();
-  const auto count = [&](uint32_t bin) {
-    if (bin < kBins - 1) atomicAdd(&s.histogram[bin], 1);   // the last one has NaN
-  };
-  for (int i = 0; i < kLoads; ++i) {
-    for (const uint32_t pair : {ordered_halves(half_keys(x[i].x, x[i].y)), ordered_halves(half_keys(x[i].z, x[i].w))}) {
-      count(pair >> kHalfShift & (kBins - 1));
-      count(pair >> (16 + kHalfShift));
+  for (int i = 0; i < kTileQuads; ++i) {
+    const float4 x = first.x[i];
+    for (const uint32_t pair : {ordered_halves(half_keys(x.x, x.y)), ordered_halves(half_keys(x.z, x.w))}) {
+      atomicAdd(&s.histogram[pair >> kHalfShift & (kBins - 1)], 1);
+      atomicAdd(&s.histogram[pair >> (16 + kHalfShift)], 1);
     }
   }
   __syncthreads();
-  // The rank of the row's k-th in the sample, and 4.5 standard deviations. The lowest bins have -inf and what is close to it.
+  // The rank of the row's k-th in the sample, and 4.5 standard deviations; behind NaN, which has the highest bin. The lowest
+  // bins have -inf.
   constexpr int kLowestBin = 0x400 >> kHalfShift;
-  const float rank = float(row.k) * kSampleParts / float(pairs);
-  const Bin bin = find_bin<kThreads, kBins, kLowestBin>(s.histogram, int(rank + 4.5f * sqrtf(rank)) + 4, s.search, ThisCta{});
+  const float rank = float(row.k) / float(tiles.count);
+  const int sample_k = int(rank + 4.5f * sqrtf(rank)) + 4 + s.histogram[kBins - 1];
+  const Bin bin = find_bin<kThreads, kBins, kLowestBin>(s.histogram, sample_k, s.search, ThisCta{});
   if (bin.bin < 0) return lowest;
   // What rounds to the smallest half of the bin may lie below it, but not below the half before. There is no -0.
-  const uint32_t first = uint32_t(bin.bin) << kHalfShift;
-  return {float_of_half(half_of_ordered(first == 0x8000 ? first - 2 : first - 1)), INT_MAX};
+  const uint32_t smallest = uint32_t(bin.bin) << kHalfShift;
+  return {float_of_half(half_of_ordered(smallest == 0x8000 ? smallest - 2 : smallest - 1)), INT_MAX};
 }
 // [sample]
 
 // ---- [T2] The list ------------------------------------------------------------------------------------------------------
 /// Puts the columns that `bound` keeps into the list, of all tiles from `tile` on, until a thread of this warp has no room.
-/// @param x     the quads of that tile
+/// @param x, y  that tile and the next one
 /// @param mine  entries of this thread
 /// @return      the first tile that is not in the list
 // [collect]
 template <int kThreads>
-DSA_DEVICE int collect(const TopkRow& row, const List& list, const Bound& bound, float4 (&x)[kQuads], int tile, int& mine) {
-  constexpr int kTile = 4 * kQuads * kThreads, kRow = kThreads * int(sizeof(uint2));
-  const int t = threadIdx.x;
-  // A tile that lies behind the bound's column needs to be larger.
-  const float below = float_below_key(sortable_key(bound.value));
-  char* entries = reinterpret_cast<char*>(list.entry);
-  const int own = t * int(sizeof(uint2)), full = own + (list.rows - 1) * kRow;
-  int place = own + mine * kRow;
-  int first = row.aligned + tile * kTile;
-  for (; first < row.last; first += kTile) {
-    float4 next[kQuads];
-    load_quads(row, first + kTile + 4 * t, 4 * kThreads, next);
-    const float less = first > bound.column ? bound.value : below;
-    const int before = place;
-    const auto keep = [&](float value, int column) {
-      if (value > less) {
-        *reinterpret_cast<uint2*>(entries + place) = make_uint2(__float_as_uint(value), uint32_t(column));
-        place = min(place + kRow, full);         // the last place is written again and again
-      }
-    };
-    for (int i = 0; i < kQuads; ++i) {
-      const int column = first + 4 * (t + i * kThreads);
-      keep(x[i].x, column), keep(x[i].y, column + 1), keep(x[i].z, column + 2), keep(x[i].w, column + 3);
+DSA_DEVICE int collect(const Tiles<kThreads>& tiles, const List& list, const Bound& bound, Quads& x, Quads& y, int tile,
+                       int& mine) {
+  constexpr uint32_t kRow = kThreads * sizeof(uint2);
+  // The shuffle keeps this from being worked out every time.
+  const float below = __shfl_sync(0xffffffffu, float_below_key(key_of(bound.value)), 0);
+  const uint32_t own = ptx::smem_address(list.entry + threadIdx.x), full = own + uint32_t(list.rows - 1) * kRow;
+  uint32_t place = own + uint32_t(mine) * kRow;
+  const auto keep_tile = [&](const Quads& q) {
+    const uint32_t before = place;
+    for (int i = 0; i < kTileQuads; ++i) {
+      const int column = q.column + i * tiles.stride();
+      const float less = column > bound.column ? bound.value : below;   // behind the bound's column, only what is larger
+      const auto keep = [&](float value, int column) {
+        if (value > less) {
+          *ptx::smem_pointer<uint2>(place) = make_uint2(__float_as_uint(value), uint32_t(column));
+          place = min(place + kRow, full);       // the last place is written again and again
+        }
+      };
+      keep(q.x[i].x, column), keep(q.x[i].y, column + 1), keep(q.x[i].z, column + 2), keep(q.x[i].w, column + 3);
     }
-    if (__any_sync(0xffffffffu, place == full)) {
-      place = before;
-      break;
-    }
-    for (int i = 0; i < kQuads; ++i) x[i] = next[i];
+    if (!__any_sync(0xffffffffu, place == full)) return true;
+    place = before;
+    return false;
+  };
+  while (tile < tiles.count) {
+    if (!keep_tile(x)) break;
+    load(x, tiles, tile + 2);
+    if (++tile == tiles.count || !keep_tile(y)) break;
+    load(y, tiles, tile + 2);
+    ++tile;
   }
-  mine = place / kRow;
-  return (first - row.aligned) / kTile;
+  mine = int((place - own) / kRow);
+  return tile;
 }
 // [collect]
 
 // ---- [T3] The k-th entry --------------------------------------------------------------------------------------------------
 /// The same for a bin of any size: a radix select for the value, and one for the last column of a tie.
 // [many]
-template <int kThreads, class ForEach> DSA_DEVICE Bound kth_of_many(SharedStorage& s, int k, const ForEach& for_each) {
-  const Threshold value = radix_select<kThreads>(s.select, k, ThisCta{}, for_each);
+template <int kThreads> DSA_DEVICE Bound kth_of_many(SharedStorage& s, const List& list, int mine, int k) {
+  const Threshold value = radix_select<kThreads>(s.select, k, ThisCta{}, [&](const auto& f) {
+    for_each_entry<kThreads>(list, mine, [&](float value, int column) { f(key_of(value), column); });
+  });
   if (value.ties == 0) return {float_of_key(value.key + 1), INT_MAX};   // everything larger than value.key
+  const float tie = float_of_key(value.key);
   const Threshold last = radix_select<kThreads>(s.select, value.ties, ThisCta{}, [&](const auto& f) {
-    for_each([&](uint32_t key, uint32_t column) {
-      if (key == value.key) f(~column, column);
+    for_each_entry<kThreads>(list, mine, [&](float value, int column) {
+      if (value == tie) f(~uint32_t(column), column);
     });
   });
-  return {float_of_key(value.key), int(~(last.ties > 0 ? last.key : last.key + 1))};
+  return {tie, int(~(last.ties > 0 ? last.key : last.key + 1))};
 }
 // [many]
 
@@ -190,25 +225,24 @@ template <int kThreads, class ForEach> DSA_DEVICE Bound kth_of_many(SharedStorag
 template <int kThreads>
 DSA_DEVICE Bound kth_entry(SharedStorage& s, const List& list, int mine, int k, const Bound& bound) {
   const int t = threadIdx.x;
-  const uint32_t low = sortable_key(bound.value);
-  const auto for_each = [&](const auto& f) {
-    for (int i = 0; i < mine; ++i) {
-      const uint2 entry = list.entry[i * kThreads + t];
-      f(sortable_key(__uint_as_float(entry.x)), entry.y);
-    }
-  };
-  const auto bin_of = [&](uint32_t key) { return min((key - low) >> kFineShift, uint32_t(kBins - 1)); };
+  const uint32_t low = key_of(bound.value);
   __syncthreads();                               // the union was something else
   clear<kThreads>(s.histogram);
   if (t == 0) s.members = 0;
   __syncthreads();
-  for_each([&](uint32_t key, uint32_t) { atomicAdd(&s.histogram[bin_of(key)], 1); });
+  for_each_entry<kThreads>(list, mine, [&](float value, int) {
+    atomicAdd(&s.histogram[min((key_of(value) - low) >> kFineShift, uint32_t(kBins - 1))], 1);
+  });
   __syncthreads();
   const Bin bin = find_bin<kThreads, kBins>(s.histogram, k, s.search, ThisCta{});   // its last barrier: nobody reads any more
+  if (bin.population > kMembers) return kth_of_many<kThreads>(s, list, mine, k);
 
-  if (bin.population > kMembers) return kth_of_many<kThreads>(s, k, for_each);
-  for_each([&](uint32_t key, uint32_t column) {
-    if (bin_of(key) == uint32_t(bin.bin)) s.member[atomicAdd(&s.members, 1)] = member_order(key, column);
+  const uint32_t first = low + (uint32_t(bin.bin) << kFineShift);
+  const float smallest = float_of_key(first);
+  const uint32_t last = bin.bin < kBins - 1 ? first + ((1 << kFineShift) - 1) : kInfinity;
+  const float largest = float_of_key(min(last, kInfinity));
+  for_each_entry<kThreads>(list, mine, [&](float value, int column) {
+    if ((value >= smallest) & (value <= largest)) s.member[atomicAdd(&s.members, 1)] = member_order(key_of(value), column);
   });
   __syncthreads();
   for (int i = t; i < bin.population; i += kThreads) {
@@ -232,7 +266,7 @@ template <int kThreads> DSA_DEVICE int keep(SharedStorage& s, const List& list, 
     uint2 entry{};
     if (i < mine) entry = list.entry[i * kThreads + t];
     __syncthreads();                             // what is written now has been read
-    if (i < mine && keeps(bound, entry)) list.entry[atomicAdd(&s.entries, 1)] = entry;
+    if (i < mine && keeps(bound, __uint_as_float(entry.x), int(entry.y))) list.entry[atomicAdd(&s.entries, 1)] = entry;
   }
   __syncthreads();
   return (s.entries - t + kThreads - 1) / kThreads;
@@ -252,11 +286,10 @@ DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& 
     __syncthreads();                             // the union was something else
     clear<kThreads>(s.histogram);
     __syncthreads();
-    for (int i = 0; i < mine; ++i) {
-      const uint2 entry = list.entry[i * kThreads + t];
-      const uint32_t position = entry.y - uint32_t(first);
-      if (keeps(bound, entry) && position < uint32_t(kColumns)) atomicOr(&s.bits[position / 32], 1u << position % 32);
-    }
+    for_each_entry<kThreads>(list, mine, [&](float value, int column) {
+      const uint32_t position = uint32_t(column - first);
+      if (keeps(bound, value, column) & (position < uint32_t(kColumns))) atomicOr(&s.bits[position / 32], 1u << position % 32);
+    });
     __syncthreads();
     uint32_t word[kWords];
     int count = 0;
@@ -280,35 +313,36 @@ DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& 
 template <int kThreads, int kCtas>
 static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs a, int rows, int ahead) {
   SharedStorage& s = shared_memory<SharedStorage>();
-  const TopkRow row = topk_row(a, blockIdx.x);
+  TopkRow row = topk_row(a, blockIdx.x);
+  // The shuffle keeps the address from being worked out again for every tile.
+  row.logits = reinterpret_cast<const float*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(row.logits), 0));
   const List list{reinterpret_cast<uint2*>(&s + 1), rows};
   const Bound lowest{-FLT_MAX, INT_MAX};
   const int t = threadIdx.x;
-  float4 x[kQuads];
-  const auto load_first = [&] { load_quads(row, row.aligned + 4 * t, 4 * kThreads, x); };
+  const Tiles<kThreads> tiles{row, tiles_of(row.last - row.aligned, tile_slots(kThreads))};
+  Quads x{}, y{};
 
   trace_step("[T1] sample");
-  load_first();
+  load(x, tiles, 0), load(y, tiles, 1);
   Bound bound = lowest;
-  if (row.last - row.aligned > (rows - 2) * kThreads) bound = sample_bound<kThreads>(s, row, lowest);
+  if (row.last - row.aligned > (rows - 2) * kThreads) bound = sample_bound(s, tiles, x, lowest);
 
   trace_step("[T2] collect");
   // [rounds]
   int tile = 0, mine = 0, entries = 0;
   while (true) {
-    tile = collect<kThreads>(row, list, bound, x, tile, mine);
-    const bool full = row.aligned + int64_t(tile) * (4 * kQuads * kThreads) < row.last;
-    const Scan scan = block_scan<kThreads>(uint32_t(mine) | uint32_t(full) << 16, s.search.warp_total);
+    tile = collect<kThreads>(tiles, list, bound, x, y, tile, mine);
+    const Scan scan = block_scan<kThreads>(uint32_t(mine) | uint32_t(tile < tiles.count) << 16, s.search.warp_total);
     entries = int(scan.total & 0xffff);
-    if (scan.total >> 16) {                      // of some thread
+    if (scan.total >> 16) {                      // some warp has no room
       if (entries > row.k) bound = kth_entry<kThreads>(s, list, mine, row.k, bound);
       mine = keep<kThreads>(s, list, mine, bound);
     } else if (entries < row.k && bound.value > lowest.value) {   // the sample's bound was too high
-      load_first();
       tile = 0, mine = 0, bound = lowest;
     } else {
       break;
     }
+    load(x, tiles, tile), load(y, tiles, tile + 1);
   }
   // [rounds]
   if (t == 0) prefetch(row_ahead(a, int64_t(blockIdx.x) + ahead));
@@ -328,7 +362,7 @@ static const char* unsupported(const TopkArgs& a) {
 
 static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   if (a.rows == 0 || a.topk == 0) return cudaSuccess;
-  const auto rows = [&](int threads) { return int((int64_t(a.topk) + threads - 1) / threads + 16); };
+  const auto rows = [&](int threads) { return int((int64_t(a.topk) + threads - 1) / threads + 24); };
   const auto bytes = [&](int threads) { return sizeof(SharedStorage) + std::size_t(rows(threads)) * threads * sizeof(uint2); };
   if (a.n < 8 * int64_t(a.topk) || bytes(256) > kMaxSharedMemory) return cudaError_t(rung_4()->launch(a, stream));
   const auto with = [&](auto* kernel, int threads, int ctas) {
@@ -337,7 +371,7 @@ static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   };
   // A CTA that is alone on its SM takes more threads.
   if (a.rows <= sm_count() && bytes(512) <= kMaxSharedMemory) return with(kernel<512, 1>, 512, 1);
-  return with(kernel<256, 4>, 256, 4);
+  return with(kernel<256, 3>, 256, 3);
 }
 
 static const Register<TopkArgs, unsupported, launch> registered{

@@ -18,7 +18,7 @@
 #include <limits>
 #include <map>
 
-#include "cuda/common/topk_sample.hpp"
+#include "cuda/common/topk_tiles.hpp"
 #include "cuda/harness/check.hpp"
 #include "cuda/harness/generate.hpp"
 #include "cuda/harness/parallel.hpp"
@@ -171,14 +171,11 @@ const Kind kKinds[] = {
                [&] { return made++ < members ? float(1 + width * r.random.uniform()) : float(2 + r.random.uniform()); },
                [&] { return float(r.random.uniform() / 2); });
      }},
-    {"misleading sample", [](Row& r) {   // 8 columns of each of 512 parts: where rung 6 looks, everything is larger
-       each(r, [&](int) { return r.random.normal(); });
-       const uint32_t groups = uint32_t(r.n) / 8;
-       for (uint32_t part = 0, last = groups; groups > 0 && part < kSampleParts; ++part) {
-         const uint32_t group = sampled_group(part, groups);
-         for (uint32_t i = 0; group != last && i < 8; ++i) r.x[8 * group + i] += 10;   // once, in rows of few groups too
-         last = group;
-       }
+    {"misleading sample", [](Row& r) {   // where rung 6 looks first, everything is larger
+       each(r, [&](int i) {
+         const bool sampled = is_sampled(i, r.n, tile_slots(256)) || is_sampled(i, r.n, tile_slots(512));
+         return r.random.normal() + (sampled ? 10 : 0);
+       });
      }},
 };
 

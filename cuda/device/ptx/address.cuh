@@ -34,6 +34,17 @@ DSA_DEVICE uint32_t smem_address(const void* smem) {
 #endif
 }
 
+/// The place with this address: for addresses that a loop computes, which cost 32-bit arithmetic this way.
+/// PTX `cvta.shared.u64`; any thread. PTX ISA: "Data Movement and Conversion Instructions: cvta".
+template <class T> DSA_DEVICE T* smem_pointer(uint32_t address) {
+#if defined(DSA_EMULATOR)
+  char* begin = static_cast<char*>(emulator::shared_memory());
+  return reinterpret_cast<T*>(begin + (address - emulator::shared_address(begin)));
+#else
+  return static_cast<T*>(__cvta_shared_to_generic(address));
+#endif
+}
+
 /// The same place in the shared memory of CTA `rank` of the cluster. The result is good for plain loads and stores
 /// (DSMEM) and for the functions here that ask for a mapped pointer.
 /// PTX `mapa.u64`; any thread. PTX ISA: "Data Movement and Conversion Instructions: mapa".

@@ -1,0 +1,28 @@
+/// @file topk_tiles.hpp
+/// How rung 6 of top-k deals out the columns of a row, so that its first tile is a sample of the row. For the kernel, and for
+/// tests that want to mislead it.
+///
+/// A row is cut into pieces of 128 columns. A tile has a piece for each of so many slots; slot s has the pieces s * tiles,
+/// s * tiles + 1, ..., one in each tile. So every tile is spread evenly over the row.
+#pragma once
+
+namespace dsa {
+
+constexpr int kPiece = 128;                      ///< columns: a quad per lane
+constexpr int kTileQuads = 4;                    ///< quads of a thread, of one tile
+
+/// Of a CTA with so many threads.
+constexpr int tile_slots(int threads) { return kTileQuads * (threads / 32); }
+
+/// Tiles of a row, counted from its first 16-byte boundary.
+static constexpr int tiles_of(int columns, int slots) {
+  const int pieces = columns / kPiece + (columns % kPiece != 0);
+  return pieces / slots + (pieces % slots != 0);
+}
+
+/// Whether the first tile has this column, of so many.
+static constexpr bool is_sampled(int column, int columns, int slots) {
+  return column / kPiece % tiles_of(columns, slots) == 0;
+}
+
+}  // namespace dsa
