@@ -88,14 +88,15 @@ class Measurement {
     return launch_s;
   }
 
-  std::vector<double> burst(int launches, int samples) {
+  std::vector<double> burst(int launches, int samples, bool untimed) {
     std::vector<double> seconds;
     for (int i = 0; i < samples; ++i) {
       DSA_CUDA_CHECK(cudaStreamSynchronize(stream_));
       std::this_thread::sleep_for(std::chrono::duration<double>(kPauseSeconds));
       Event begin, end;
-      // An untimed launch keeps the GPU busy while the timed ones are enqueued; long launches do without.
-      if (launches > 1) enqueue(1);
+      // An untimed launch: after a pause the first one is up to 50 us late, and the GPU is busy while the timed ones are
+      // enqueued. Slow launches do without.
+      if (untimed) enqueue(1);
       begin.record(stream_);
       enqueue(launches);
       end.record(stream_);
@@ -164,7 +165,7 @@ Timing measure(const Enqueue& work, void* stream, const MeasureOptions& options,
   SamplePlan plan{};
   if (options.regime == Regime::kBurst) {
     plan = plan_samples(launch_s, 0);  // the fewest: nearly all the time goes into the pauses
-    seconds = measurement.burst(plan.launches_per_sample, plan.samples);
+    seconds = measurement.burst(plan.launches_per_sample, plan.samples, launch_s < kSlowLaunchSeconds);
   } else {
     plan = plan_samples(launch_s, options.sample_s);
     measurement.soak(options.soak_s, plan.launches_per_sample);

@@ -145,7 +145,7 @@ void Pipeline::time(const RungEntry& rung, const Args& args, PipelineLine& line)
     how.warm = line.tensor_bytes < 2 * timer_->l2_bytes();
     line.row = timer_->time(row_name(line), rung, {args}, line.work, how).row;
     const YardstickChoice yardstick = yardstick_for(args, how.warm);
-    const std::string complaint = above_ceiling(yardstick, line.row.counter("yardstick_ratio").value_or(0));
+    const std::string complaint = above_ceiling(yardstick, line.row.counter("yardstick_ratio").value_or(0), line.work);
     if (!complaint.empty()) line.check = {Status::kIncorrect, complaint};
   } catch (const TooSlow& slow) {
     line.row.error = slow.what();

@@ -92,7 +92,7 @@ Outcome TimedCase::time_verified(const RungEntry& rung, const MeasureOptions& op
   if (!verdict.passed) return failure(Status::kIncorrect, verdict.message, "after timing");
 
   if (const auto ratio = outcome.measured.row.counter("yardstick_ratio")) {
-    outcome.complaint = above_ceiling(yardstick_for(problem_.args, options.warm), *ratio);
+    outcome.complaint = above_ceiling(yardstick_for(problem_.args, options.warm), *ratio, work_);
     if (!outcome.complaint.empty()) {
       outcome.failed = true;
       outcome.measured.row.counters["above_ceiling"] = 1;

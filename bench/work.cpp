@@ -169,9 +169,10 @@ const char* yardstick_title(YardstickKind kind) {
   return "?";
 }
 
-std::string above_ceiling(const YardstickChoice& yardstick, double ratio) {
-  if (!yardstick.ceiling || ratio <= 1) return "";
-  return text("%.3f x %s, which nothing can be: the measurement or the count is wrong", ratio,
+std::string above_ceiling(const YardstickChoice& yardstick, double ratio, const Work& work) {
+  const double valid = work.amount > 0 ? ratio * work.valid_amount / work.amount : 0;
+  if (!yardstick.ceiling || valid <= 1) return "";
+  return text("%.3f x %s, which nothing can be: the measurement or the count is wrong", valid,
               yardstick_title(yardstick.kind));
 }
 

@@ -66,7 +66,7 @@ const char* yardstick_title(YardstickKind kind);
 inline constexpr int64_t kYardstickSize = 8192;            ///< m = n = k of the matrix products
 inline constexpr int64_t kYardstickCopyBytes = 2LL << 30;  ///< read once and written once: twice as many move
 
-/// Why a ratio cannot be true, or "" if it can: a ceiling was passed.
-std::string above_ceiling(const YardstickChoice& yardstick, double ratio);
+/// Why a ratio cannot be true, or "" if it can: a ceiling was passed, by the work that is valid. A kernel may skip the rest.
+std::string above_ceiling(const YardstickChoice& yardstick, double ratio, const Work& work);
 
 }  // namespace dsa::bench

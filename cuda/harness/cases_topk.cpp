@@ -72,6 +72,14 @@ bool misleads(int64_t column, int columns) {
   return is_sampled(int(column), columns, tile_slots(256)) || is_sampled(int(column), columns, tile_slots(512));
 }
 
+/// In the first two tiles that rung 6 looks at, large values are those of lane 0: its threads' lists are full while all of them
+/// have less than 300.
+float one_lane(int64_t row, int64_t column) {
+  const int tile = int(column) / kPiece % tiles_of(20000, tile_slots(256));
+  const bool large = tile < 2 ? column % kPiece < 4 : noise(row + 9, column) < 0.03;
+  return float(noise(row, column) + (large ? 10 : 0));
+}
+
 /// All values within one binade: they share sign, exponent and the first mantissa bits.
 float one_binade(int64_t row, int64_t column) {
   return float(1 + 0.245 * noise(row, column));
@@ -214,6 +222,9 @@ void add_small(const std::function<void(std::string, std::string, std::function<
       if (i == 3 && misleads(j, 9000)) return float(std::exp2(8 * noise(i, j)));
       return float(noise(i, j / 8)) - 2;
     });
+  });
+  small("one_lane", "at first all that is large lies in 4 of every 128 columns, then everywhere", [=] {
+    return topk(with(5, 20000, 300), one_lane);
   });
   small("organ_pipe", "rising, then falling",
         [=] { return topk(s, [](int64_t, int64_t j) { return float(std::min(j, 999 - j)); }); });

@@ -1,274 +1,314 @@
 /// @file topk_06_warp_keep.cu
-/// Exercise: a list that is full keeps its k largest, with one atomic per warp and turn. About 10 lines are missing.
+/// Exercise: a list that is full keeps its k largest, with one atomic per warp and row of the list. About 10 lines are missing.
 ///
 ///     mkdir ~/my_kernels && cp walkthrough/exercises/topk_06_warp_keep.cu ~/my_kernels/
 ///     cmake -B build -DDSA_USER_KERNELS=$HOME/my_kernels && cmake --build build
 ///     build/bin/dsa check --stage topk --step ex_warp_keep --device emulator
 ///
 /// The chapter (walkthrough/topk/06_early_bound.md) has the solution.
+#include <cfloat>
+#include <climits>
+
 #include "cuda/common/register.cuh"
-#include "cuda/common/topk_resident.cuh"
-#include "cuda/common/topk_sample.hpp"
+#include "cuda/common/topk_half_key.cuh"
+#include "cuda/common/topk_row.cuh"
+#include "cuda/common/topk_tiles.hpp"
 #include "cuda/device/trace.cuh"
 
 namespace ex_warp_keep {
 
 using namespace dsa;
 
-constexpr int kQuads = 8;                        ///< of a lane, of one tile
-constexpr int kTile = 4 * kQuads * 32;           ///< columns that a warp looks at together
-constexpr int kStages = 2;                       ///< tiles of a warp in flight
-constexpr uint32_t kLowest = 0x00800000;         ///< key of the lowest finite float
+constexpr int kBins = 1024;                      ///< of a histogram
+constexpr int kHalfShift = 6;                    ///< low bits of a half that the sample's histogram does not look at
+constexpr int kFineShift = 14;                   ///< and low bits of a float's key: the bins above a bound span two binades
+constexpr uint32_t kInfinity = 0xff800000;       ///< its key
+constexpr int kMembers = 512;                    ///< a bin up to this size is ranked by comparing all with all
 
-struct alignas(16) SharedStorage : ResidentStorage {   ///< the list follows, then the tiles
+/// What is kept: larger values, and this one up to this column.
+struct Bound {
+  float value;
+  int column;
+};
+
+struct alignas(16) SharedStorage {               ///< the list follows
+  union {
+    int histogram[kBins];                        ///< larger keys have higher bins
+    uint64_t member[kMembers];                   ///< later, of one bin, as member_order()
+    RadixSelect select;                          ///< or this, for a bin that is too large
+    uint32_t bits[kBins];                        ///< at last, one for each of 32 kBins columns
+  };
   BinSearch search;
-  int count;                                     ///< places of the list that were asked for
-  int end;                                       ///< the first place that was not given, because not all of them fitted
-  uint32_t largest;                              ///< key in the list
+  int entries;                                   ///< in the list
+  int members;
+  Bound kth;
 };
 
-/// The columns that are kept so far, as member_order().
+/// The columns that are kept so far. Thread t has entries t, t + kThreads, ..., as many as its `mine`.
 struct List {
-  uint64_t* entry;
-  int capacity;                                  ///< at least k + kTile, so that a list that is full has more than k entries
+  uint2* entry;                                  ///< bits of the logit, column
+  int rows;                                      ///< entries of a thread, and one more place for what does not fit
 };
+
+DSA_DEVICE bool keeps(const Bound& bound, float value, int column) {
+  return (value > bound.value) | ((value == bound.value) & (column <= bound.column));   // no branches
+}
+
+/// f(value, column) for each entry of this thread.
+template <int kThreads, class F> DSA_DEVICE void for_each_entry(const List& list, int mine, const F& f) {
+  const int t = threadIdx.x;
+#pragma unroll 2
+  for (int i = t; i < mine * kThreads + t; i += kThreads) f(__uint_as_float(list.entry[i].x), int(list.entry[i].y));
+}
+
+/// sortable_key() of a value that is selectable.
+DSA_DEVICE uint32_t key_of(float value) {
+  const uint32_t bits = __float_as_uint(value + 0.0f);
+  return bits ^ (uint32_t(int(bits) >> 31) | 0x80000000u);
+}
+
+/// Orders entries: by value, among equal ones the lower column first.
+DSA_DEVICE uint64_t member_order(uint32_t key, int column) { return uint64_t(key) << 32 | ~uint32_t(column); }
+
+template <int kThreads> DSA_DEVICE void clear(int (&histogram)[kBins]) {
+  for (int bin = 4 * int(threadIdx.x); bin < kBins; bin += 4 * kThreads)
+    *reinterpret_cast<uint4*>(&histogram[bin]) = make_uint4(0, 0, 0, 0);
+}
+
+// ---- Tiles ------------------------------------------------------------------------------------------------------------
+/// The quads that this thread has of a tile. Warps take turns at the slots, so that none has a part of the row for itself.
+template <int kThreads> struct Tiles {
+  static constexpr int kWarps = kThreads / 32;
+  TopkRow row;
+  int count;
+
+  DSA_DEVICE int column(int tile) const {        ///< of the first quad; the others are stride() further on each
+    const int slot = int((threadIdx.x / 32 + unsigned(tile)) % kWarps);
+    return row.aligned + kPiece * (slot * count + tile) + 4 * int(threadIdx.x % 32);
+  }
+  DSA_DEVICE int stride() const { return kPiece * kWarps * count; }
+};
+
+struct Quads {
+  float4 x[kTileQuads];
+  int column;
+};
+template <int kThreads> DSA_DEVICE void load(Quads& q, const Tiles<kThreads>& tiles, int tile) {
+  if (tile >= tiles.count) return;
+  q.column = tiles.column(tile);
+  load_quads(tiles.row, q.column, tiles.stride(), q.x);
+}
 
 // ---- [T1] A bound -----------------------------------------------------------------------------------------------------
-/// A bound: an entry; all entries from it on are to be kept.
-template <int kThreads> DSA_DEVICE uint64_t sample_bound(SharedStorage& s, const TopkRow& row) {
-  constexpr int kLoads = 2 * kSampleParts / kThreads;
-  const int t = threadIdx.x, pairs = (row.last - row.aligned) / 8;
-  float4 x[kLoads];
-  for (int i = 0; i < kLoads; ++i) {
-    // Two neighbouring lanes, one sector of 32 bytes: some pair of quads of the stratum.
-    const uint32_t stratum = uint32_t(i * kThreads + t) / 2;
-    const uint32_t pair = sampled_group(stratum, uint32_t(pairs));
-    x[i] = load_quad(row, row.aligned + 8 * int(pair) + 4 * (t % 2));
-  }
-  clear_histogram<kThreads>(s);
+/// From the first tile. All threads. Begins with a barrier.
+template <int kThreads>
+DSA_DEVICE Bound sample_bound(SharedStorage& s, const Tiles<kThreads>& tiles, const Quads& first, const Bound& lowest) {
+  const TopkRow& row = tiles.row;
+  clear<kThreads>(s.histogram);
   __syncthreads();
-  for (int i = 0; i < kLoads; ++i) {
-    for (const uint32_t pair : {half_keys(x[i].x, x[i].y), half_keys(x[i].z, x[i].w)}) {
-      atomicAdd(&s.histogram[pair >> kLowBits & (kTopkBins - 1)], 1);
-      atomicAdd(&s.histogram[pair >> (16 + kLowBits)], 1);
+  for (int i = 0; i < kTileQuads; ++i) {
+    const float4 x = first.x[i];
+    for (const uint32_t pair : {ordered_halves(half_keys(x.x, x.y)), ordered_halves(half_keys(x.z, x.w))}) {
+      atomicAdd(&s.histogram[pair >> kHalfShift & (kBins - 1)], 1);
+      atomicAdd(&s.histogram[pair >> (16 + kHalfShift)], 1);
     }
   }
   __syncthreads();
-  sum_blocks<kThreads>(s);
-  __syncthreads();
-  // The rank of the row's k-th in the sample, and 4.5 standard deviations.
-  const float rank = float(row.k) * kSampleParts / float(pairs);
-  const Bin bin = find_high(s, int(rank + 4.5f * sqrtf(rank)) + 4, ThisCta{});
-  uint32_t key = kLowest;
-  if (bin.bin >= 0) {
-    const uint32_t first = uint32_t(bin.bin) << kLowBits;
-    // What rounds to the smallest half of the bin may lie below it, but not below the half before.
-    key = first == 0 ? 0x8001 : first < 0x8000 ? first - 1 : first + (1 << kLowBits);
-    key = key > kHalfLowest ? kLowest : sortable_key(float_of_half(key));
-  }
-  return member_order(key, 0x7fffffff);
+  // The rank of the row's k-th in the sample, and 4.5 standard deviations; behind NaN, which has the highest bin. The lowest
+  // bins have -inf.
+  constexpr int kLowestBin = 0x400 >> kHalfShift;
+  const float rank = float(row.k) / float(tiles.count);
+  const int sample_k = int(rank + 4.5f * sqrtf(rank)) + 4 + s.histogram[kBins - 1];
+  const Bin bin = find_bin<kThreads, kBins, kLowestBin>(s.histogram, sample_k, s.search, ThisCta{});
+  if (bin.bin < 0) return lowest;
+  // What rounds to the smallest half of the bin may lie below it, but not below the half before. There is no -0.
+  const uint32_t smallest = uint32_t(bin.bin) << kHalfShift;
+  return {float_of_half(half_of_ordered(smallest == 0x8000 ? smallest - 2 : smallest - 1)), INT_MAX};
 }
 
 // ---- [T2] The list ------------------------------------------------------------------------------------------------------
-/// Brings this lane's quads of a tile to smem, as one group of cp.async. `own` is where the first goes. Only this lane reads
-/// them.
-DSA_DEVICE void fetch(const TopkRow& row, int tile, float4* own) {
-  const int first = row.aligned + tile * kTile, column = first + 4 * int(threadIdx.x % 32);
-  if (first >= row.first && first + kTile <= row.last) {
-    for (int i = 0; i < kQuads; ++i) ptx::cp_async_16(&own[32 * i], row.logits + column + 128 * i);
-  } else if (first < row.last) {
-    for (int i = 0; i < kQuads; ++i) own[32 * i] = load_quad(row, column + 128 * i);
-  }
-  ptx::cp_async_commit_group();
-}
-
-/// Puts the columns from `bound` on into the list, of this warp's tiles from `tile` on, until the list is full.
-/// @param own   this lane's first quad in the ring of its warp, to which kStages tiles are on their way
+/// Puts the columns that `bound` keeps into the list, of all tiles from `tile` on, until a thread of this warp has no room.
+/// @param x, y  that tile and the next one
+/// @param mine  entries of this thread
 /// @return      the first tile that is not in the list
 template <int kThreads>
-DSA_DEVICE int collect(SharedStorage& s, const TopkRow& row, const List& list, float4* own, int tile, uint64_t bound) {
-  constexpr int kWarps = kThreads / 32;
-  static_assert(4 * kQuads <= 32 && (kStages & (kStages - 1)) == 0);
-  const int lane = threadIdx.x % 32, tiles = (row.last - row.aligned + kTile - 1) / kTile;
-  const uint32_t key = uint32_t(bound >> 32);
-  // A tile that lies behind the bound's column needs to be larger.
-  const float below = float_below_key(key), at = float_of_key(key);
-  const int bound_column = column_of(bound);
-  uint32_t largest = 0;
-  for (; tile < tiles; tile += kWarps) {
-    ptx::cp_async_wait_group<kStages - 1>();
-    float4* stage = own + unsigned(tile) / kWarps % kStages * (32 * kQuads);
-    const int column = row.aligned + tile * kTile;
-    const float less = column > bound_column ? at : below;
-    uint32_t hits = 0;                           // bit 4 i + j: component j of quad i
-    for (int i = kQuads - 1; i >= 0; --i) {
-      const float4 x = stage[32 * i];
-      hits = push_above(push_above(push_above(push_above(hits, x.w, less), x.z, less), x.y, less), x.x, less);
+DSA_DEVICE int collect(const Tiles<kThreads>& tiles, const List& list, const Bound& bound, Quads& x, Quads& y, int tile,
+                       int& mine) {
+  constexpr uint32_t kRow = kThreads * sizeof(uint2);
+  // The shuffle keeps this from being worked out every time.
+  const float below = __shfl_sync(0xffffffffu, float_below_key(key_of(bound.value)), 0);
+  const uint32_t own = ptx::smem_address(list.entry + threadIdx.x), full = own + uint32_t(list.rows - 1) * kRow;
+  uint32_t place = own + uint32_t(mine) * kRow;
+  const auto keep_tile = [&](const Quads& q) {
+    const uint32_t before = place;
+    for (int i = 0; i < kTileQuads; ++i) {
+      const int column = q.column + i * tiles.stride();
+      const float less = column > bound.column ? bound.value : below;   // behind the bound's column, only what is larger
+      const auto keep = [&](float value, int column) {
+        if (value > less) {
+          *ptx::smem_pointer<uint2>(place) = make_uint2(__float_as_uint(value), uint32_t(column));
+          place = min(place + kRow, full);       // the last place is written again and again
+        }
+      };
+      keep(q.x[i].x, column), keep(q.x[i].y, column + 1), keep(q.x[i].z, column + 2), keep(q.x[i].w, column + 3);
     }
-    const int mine = __popc(hits), inclusive = int(warp_inclusive_scan(uint32_t(mine)));
-    const int total = __shfl_sync(0xffffffffu, inclusive, 31);
-    if (total > 0) {
-      int base = 0;
-      if (lane == 31) base = atomicAdd(&s.count, total);
-      base = __shfl_sync(0xffffffffu, base, 31);
-      if (base + total > list.capacity) {        // from now on so it is for everybody
-        if (lane == 31) atomicMin(&s.end, base);
-        break;
-      }
-      const float* value = reinterpret_cast<const float*>(stage);
-      const uint32_t from_end = ~uint32_t(column + 4 * lane);
-      uint2* place = reinterpret_cast<uint2*>(list.entry + base + inclusive - mine);
-      while (hits) {
-        const int bit = 31 - __clz(int(hits)), offset = bit + (bit & ~3) * 31;   // the same in smem and in the row
-        hits ^= 1u << bit;
-        const uint32_t bits = __float_as_uint(value[offset] + 0.0f);
-        const uint32_t key = bits ^ (uint32_t(int(bits) >> 31) | 0x80000000u);   // sortable_key, of what it selects
-        largest = max(largest, key);
-        *place++ = make_uint2(from_end - uint32_t(offset), key);                  // member_order
-      }
-    }
-    fetch(row, tile + kStages * kWarps, stage);
+    if (!__any_sync(0xffffffffu, place == full)) return true;
+    place = before;
+    return false;
+  };
+  while (tile < tiles.count) {
+    if (!keep_tile(x)) break;
+    load(x, tiles, tile + 2);
+    if (++tile == tiles.count || !keep_tile(y)) break;
+    load(y, tiles, tile + 2);
+    ++tile;
   }
-  largest = __reduce_max_sync(0xffffffffu, largest);
-  if (lane == 0) atomicMax(&s.largest, largest);
+  mine = int((place - own) / kRow);
   return tile;
 }
 
 // ---- [T3] The k-th entry --------------------------------------------------------------------------------------------------
-/// The k-th largest of `count` entries, more than k; none is below the key of `bound`. All threads; begins and ends with a
-/// barrier.
-template <int kThreads>
-DSA_DEVICE uint64_t kth_entry(SharedStorage& s, const List& list, int count, int k, uint64_t bound) {
-  const int t = threadIdx.x;
-  uint64_t low = bound >> 32 << 32, high = uint64_t(s.largest) << 32 | 0xffffffffu;   // it lies between these
-  Bin bin;
-  do {
-    if (t == 0) s.members = 0;
-    clear_histogram<kThreads>(s);
-    __syncthreads();
-    const uint64_t range = high - low;
-    const int bits = range >> 32 ? 64 - __clz(uint32_t(range >> 32)) : 32 - __clz(uint32_t(range));
-    const int shift = max(bits - (16 - kLowBits), 0);
-    for (int i = t; i < count; i += kThreads) {
-      const uint64_t away = list.entry[i] - low;
-      if (away <= range) atomicAdd(&s.histogram[away >> shift], 1);
-    }
-    __syncthreads();
-    bin = find_bin<kThreads, kTopkBins>(s.histogram, k, s.search, ThisCta{});
-    k -= bin.above;
-    low += uint64_t(bin.bin) << shift;
-    high = min(high, low + ((uint64_t(1) << shift) - 1));
-  } while (bin.population > kMembers);
-  for (int i = t; i < count; i += kThreads) {
-    const uint64_t mine = list.entry[i];
-    if (mine >= low && mine <= high) s.member[atomicAdd(&s.members, 1)] = mine;
-  }
-  __syncthreads();
-  for (int i = t; i < bin.population; i += kThreads)
-    if (rank_among(s.member, bin.population, s.member[i]) == k - 1) s.pivot = s.member[i];
-  __syncthreads();
-  return s.pivot;
+/// The same for a bin of any size: a radix select for the value, and one for the last column of a tie.
+template <int kThreads> DSA_DEVICE Bound kth_of_many(SharedStorage& s, const List& list, int mine, int k) {
+  const Threshold value = radix_select<kThreads>(s.select, k, ThisCta{}, [&](const auto& f) {
+    for_each_entry<kThreads>(list, mine, [&](float value, int column) { f(key_of(value), column); });
+  });
+  if (value.ties == 0) return {float_of_key(value.key + 1), INT_MAX};   // everything larger than value.key
+  const float tie = float_of_key(value.key);
+  const Threshold last = radix_select<kThreads>(s.select, value.ties, ThisCta{}, [&](const auto& f) {
+    for_each_entry<kThreads>(list, mine, [&](float value, int column) {
+      if (value == tie) f(~uint32_t(column), column);
+    });
+  });
+  return {tie, int(~(last.ties > 0 ? last.key : last.key + 1))};
 }
 
-/// Only the entries from `bound` on stay. All threads; begins after a barrier and ends with one.
+/// The k-th largest entry, of at least k; none is below `bound`. All threads; begins and ends with a barrier.
+template <int kThreads>
+DSA_DEVICE Bound kth_entry(SharedStorage& s, const List& list, int mine, int k, const Bound& bound) {
+  const int t = threadIdx.x;
+  const uint32_t low = key_of(bound.value);
+  __syncthreads();                               // the union was something else
+  clear<kThreads>(s.histogram);
+  if (t == 0) s.members = 0;
+  __syncthreads();
+  for_each_entry<kThreads>(list, mine, [&](float value, int) {
+    atomicAdd(&s.histogram[min((key_of(value) - low) >> kFineShift, uint32_t(kBins - 1))], 1);
+  });
+  __syncthreads();
+  const Bin bin = find_bin<kThreads, kBins>(s.histogram, k, s.search, ThisCta{});   // its last barrier: nobody reads any more
+  if (bin.population > kMembers) return kth_of_many<kThreads>(s, list, mine, k);
+
+  const uint32_t first = low + (uint32_t(bin.bin) << kFineShift);
+  const float smallest = float_of_key(first);
+  const uint32_t last = bin.bin < kBins - 1 ? first + ((1 << kFineShift) - 1) : kInfinity;
+  const float largest = float_of_key(min(last, kInfinity));
+  for_each_entry<kThreads>(list, mine, [&](float value, int column) {
+    if ((value >= smallest) & (value <= largest)) s.member[atomicAdd(&s.members, 1)] = member_order(key_of(value), column);
+  });
+  __syncthreads();
+  for (int i = t; i < bin.population; i += kThreads) {
+    const uint64_t candidate = s.member[i];
+    int rank = bin.above;
+    for (int j = 0; j < bin.population; ++j) rank += s.member[j] > candidate;
+    if (rank == k - 1) s.kth = {float_of_key(uint32_t(candidate >> 32)), int(~uint32_t(candidate))};
+  }
+  __syncthreads();
+  return s.kth;
+}
+
+/// Only the entries that `bound` keeps stay, dealt out evenly. All threads; begins and ends with a barrier.
 ///
-/// What shall be true of it: of the `count` entries of the list those that are at least `bound` stand in its first places, in
-/// any order; s.count says how many, and s.end that nothing is missing. The list is written while it is read: no entry may
-/// be lost before its thread has it in a register. One atomicAdd per warp and turn; __ballot_sync says which lanes have an
-/// entry that stays, __popc counts them.
-template <int kThreads> DSA_DEVICE void keep(SharedStorage& s, const List& list, int count, uint64_t bound) {
+/// What shall be true of it: of all entries of the list, those that `bound` keeps stand in its first places, in any order, and
+/// s.entries says how many. Thread t has entries t, t + kThreads, ..., as many as its `mine`, which may be none. The list is
+/// written while it is read: no entry may be overwritten before its thread has it in a register. One atomicAdd per warp and row
+/// of the list; __ballot_sync says which lanes have an entry that stays, __popc counts them.
+/// @return  entries of this thread
+template <int kThreads> DSA_DEVICE int keep(SharedStorage& s, const List& list, int mine, const Bound& bound) {
+  const int t = threadIdx.x;
   // ---- your code: about 10 lines ------------------------------------------------------------------------------
   // As it stands, the first places of the list stay, whatever they hold.
-  (void)bound;
-  if (threadIdx.x == 0) s.count = min(count, list.capacity - kTile), s.end = 0x7fffffff;
+  (void)mine, (void)bound;
+  if (t == 0) s.entries = (list.rows - 24) * kThreads;
   __syncthreads();
   // ---- end of your code ---------------------------------------------------------------------------------------
+  return (s.entries - t + kThreads - 1) / kThreads;
 }
 
 // ---- [T4] Writing -----------------------------------------------------------------------------------------------------------
-/// Writes the columns of the entries from `bound` on, by rising column. All threads.
-/// @param bits  [words] columns at a time, 32 in each
+/// Writes the columns of the entries that `bound` keeps, by rising column. All threads; begins with a barrier.
 template <int kThreads>
-DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& list, int count, uint64_t bound,
-                              uint32_t* bits, int words) {
+DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& list, int mine, const Bound& bound) {
+  constexpr int kColumns = 32 * kBins, kWords = kBins / kThreads;
   const int t = threadIdx.x;
+  const bool once = row.last - row.aligned <= kColumns;
   int written = 0;
-  for (int first = row.aligned; first < row.last; first += 32 * words) {   // once, up to 524288 columns
-    const int used = min((row.last - first + 31) / 32, words);
-    for (int i = t; i < used; i += kThreads) bits[i] = 0;
+  for (int first = row.aligned; first < row.last; first += kColumns) {
+    __syncthreads();                             // the union was something else
+    clear<kThreads>(s.histogram);
     __syncthreads();
-    for (int i = t; i < count; i += kThreads) {
-      const uint64_t mine = list.entry[i];
-      const unsigned position = unsigned(column_of(mine) - first);
-      if (mine >= bound && position < 32u * unsigned(used)) atomicOr(&bits[position / 32], 1u << position % 32);
-    }
+    for_each_entry<kThreads>(list, mine, [&](float value, int column) {
+      const uint32_t position = uint32_t(column - first);
+      if (keeps(bound, value, column) & (position < uint32_t(kColumns))) atomicOr(&s.bits[position / 32], 1u << position % 32);
+    });
     __syncthreads();
+    uint32_t word[kWords];
+    int count = 0;
+    for (int i = 0; i < kWords; ++i) word[i] = s.bits[kWords * t + i], count += __popc(word[i]);
+    const Scan scan = block_scan<kThreads>(uint32_t(count), s.search.warp_total);
     // In whole sectors by way of the list, which nobody needs any more, unless there is more to come.
-    const bool staged = first == row.aligned && used < words;
-    int32_t* out = staged ? reinterpret_cast<int32_t*>(list.entry) : row.indices + written;
-    int total = 0;
-    for (int piece = 0; piece < used; piece += kThreads) {
-      const uint32_t word = piece + t < used ? bits[piece + t] : 0;
-      const Scan scan = block_scan<kThreads>(uint32_t(__popc(word)), s.search.warp_total);
-      int32_t* place = out + total + int(scan.before);
-      for (uint32_t left = word; left; left &= left - 1)
-        *place++ = first + 32 * (piece + t) + __ffs(int(left)) - 1;
-      total += int(scan.total);
+    int32_t* out = once ? reinterpret_cast<int32_t*>(list.entry) : row.indices + written;
+    int32_t* place = out + int(scan.before);
+    for (int i = 0; i < kWords; ++i)
+      for (uint32_t left = word[i]; left; left &= left - 1) *place++ = first + 32 * (kWords * t + i) + __ffs(int(left)) - 1;
+    if (once) {
+      __syncthreads();
+      for (int i = t; i < int(scan.total); i += kThreads) row.indices[i] = out[i];
     }
-    __syncthreads();
-    if (staged)
-      for (int i = t; i < total; i += kThreads) row.indices[i] = out[i];
-    written += total;
+    written += int(scan.total);
   }
   fill_rest<kThreads>(row, written);
 }
 
 template <int kThreads, int kCtas>
-static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs a, int capacity, int ahead) {
-  constexpr int kWarps = kThreads / 32, kRing = kWarps * kStages * 32 * kQuads;
+static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs a, int rows, int ahead) {
   SharedStorage& s = shared_memory<SharedStorage>();
-  const TopkRow row = topk_row(a, blockIdx.x);
-  const RowAhead next = row_ahead(a, int64_t(blockIdx.x) + ahead);
-  const List list{reinterpret_cast<uint64_t*>(&s + 1), capacity};
-  float4* ring = reinterpret_cast<float4*>(list.entry + capacity);
-  const int t = threadIdx.x, warp = t / 32;
-  float4* own = ring + warp * (kStages * 32 * kQuads) + t % 32;
-  const uint64_t lowest = member_order(kLowest, 0x7fffffff);
+  TopkRow row = topk_row(a, blockIdx.x);
+  // The shuffle keeps the address from being worked out again for every tile.
+  row.logits = reinterpret_cast<const float*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(row.logits), 0));
+  const List list{reinterpret_cast<uint2*>(&s + 1), rows};
+  const Bound lowest{-FLT_MAX, INT_MAX};
+  const int t = threadIdx.x;
+  const Tiles<kThreads> tiles{row, tiles_of(row.last - row.aligned, tile_slots(kThreads))};
+  Quads x{}, y{};
 
   trace_step("[T1] sample");
-  const auto begin = [&] {
-    if (t == 0) s.count = 0, s.end = 0x7fffffff, s.largest = 0;
-    for (int stage = 0; stage < kStages; ++stage) fetch(row, warp + stage * kWarps, own + stage * (32 * kQuads));
-  };
-  begin();
-  uint64_t bound = lowest;
-  if (row.last - row.aligned > capacity) bound = sample_bound<kThreads>(s, row);
-  __syncthreads();
+  load(x, tiles, 0), load(y, tiles, 1);
+  Bound bound = lowest;
+  if (row.last - row.aligned > (rows - 2) * kThreads) bound = sample_bound(s, tiles, x, lowest);
 
   trace_step("[T2] collect");
-  int tile = warp, count = 0;
+  int tile = 0, mine = 0, entries = 0;
   while (true) {
-    tile = collect<kThreads>(s, row, list, own, tile, bound);
-    __syncthreads();
-    count = min(s.count, s.end);
-    if (s.end < 0x7fffffff) {                    // full: more than k entries
-      bound = kth_entry<kThreads>(s, list, count, row.k, bound);
-      keep<kThreads>(s, list, count, bound);
-    } else if (count < row.k && bound != lowest) {   // the bound was too high
-      __syncthreads();                           // all have read s.count
-      begin();
-      tile = warp, bound = lowest;
-      __syncthreads();
+    tile = collect<kThreads>(tiles, list, bound, x, y, tile, mine);
+    const Scan scan = block_scan<kThreads>(uint32_t(mine) | uint32_t(tile < tiles.count) << 16, s.search.warp_total);
+    entries = int(scan.total & 0xffff);
+    if (scan.total >> 16) {                      // some warp has no room
+      if (entries > row.k) bound = kth_entry<kThreads>(s, list, mine, row.k, bound);
+      mine = keep<kThreads>(s, list, mine, bound);
+    } else if (entries < row.k && bound.value > lowest.value) {   // the sample's bound was too high
+      tile = 0, mine = 0, bound = lowest;
     } else {
       break;
     }
+    load(x, tiles, tile), load(y, tiles, tile + 1);
   }
-  if (t == 0) prefetch(next);
+  if (t == 0) prefetch(row_ahead(a, int64_t(blockIdx.x) + ahead));
 
   trace_step("[T3] threshold");
-  bound = count > row.k ? kth_entry<kThreads>(s, list, count, row.k, bound) : 0;
+  if (entries > row.k) bound = kth_entry<kThreads>(s, list, mine, row.k, bound);
   trace_step("[T4] write");
-  write_entries<kThreads>(s, row, list, count, bound, reinterpret_cast<uint32_t*>(ring), 4 * kRing);
+  write_entries<kThreads>(s, row, list, mine, bound);
 }
 
 /// For short rows.
@@ -280,21 +320,16 @@ static const char* unsupported(const TopkArgs& a) {
 
 static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   if (a.rows == 0 || a.topk == 0) return cudaSuccess;
-  const int sms = sm_count();
-  // Spare places: 2476 on a large chip; few on the emulator, so that lists fill up there too.
-  const int64_t capacity = (int64_t(a.topk) + kTile + 11 * sms + 1) / 2 * 2;
-  const auto bytes = [&](int threads) {
-    return sizeof(SharedStorage) + std::size_t(capacity) * sizeof(uint64_t) +
-           std::size_t(threads / 32 * kStages * kTile) * sizeof(float);
-  };
+  const auto rows = [&](int threads) { return int((int64_t(a.topk) + threads - 1) / threads + 24); };
+  const auto bytes = [&](int threads) { return sizeof(SharedStorage) + std::size_t(rows(threads)) * threads * sizeof(uint2); };
   if (a.n < 8 * int64_t(a.topk) || bytes(256) > kMaxSharedMemory) return cudaError_t(rung_4()->launch(a, stream));
   const auto with = [&](auto* kernel, int threads, int ctas) {
     const LaunchConfig config{dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes(threads), stream};
-    return dsa::launch(kernel, config, a, int(capacity), ctas * sms);
+    return dsa::launch(kernel, config, a, rows(threads), ctas * sm_count());
   };
-  // A CTA that is alone on its SM takes all the threads.
-  if (a.rows <= sms && bytes(512) <= kMaxSharedMemory) return with(kernel<512, 1>, 512, 1);
-  return with(kernel<256, 2>, 256, 2);
+  // A CTA that is alone on its SM takes more threads.
+  if (a.rows <= sm_count() && bytes(512) <= kMaxSharedMemory) return with(kernel<512, 1>, 512, 1);
+  return with(kernel<256, 3>, 256, 3);
 }
 
 static const Register<TopkArgs, unsupported, launch> registered{
