@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <climits>
 #include <cmath>
 #include <limits>
@@ -320,6 +321,21 @@ void add_small(const std::function<void(std::string, std::string, std::function<
         return topk(with(1, 1000, 64), [](int64_t, int64_t j) { return j % 100 == 0 ? 1.f : float(1 + j % 29) * -6e-8f; });
       },
       [](const Problem& p) { return count(p, [](float x) { return x > 0 || x < -2e-6f; }) == 10; });
+  small(
+      "two_decimals/n:9000", "ties at every rank, few of them at each", [=] {
+        Tensor logits = generate::normal(DType::kF32, {4, 9000}, 3);
+        float* x = logits.data<float>();
+        for (int64_t i = 0; i < logits.elements(); ++i) x[i] = std::round(100 * x[i]) / 100;
+        return topk(with(4, 9000, 500), std::move(logits));
+      });
+  small("signed_zeros/n:9000", "a few +0 among -0: the lowest columns are selected, whatever their sign", [=] {
+    return topk(with(2, 9000, 64), [](int64_t i, int64_t j) { return (j * 7919 + i) % 9000 < 40 ? 0.f : -0.f; });
+  });
+  small("subnormal_ties/n:20000", "a bin of keys that ends at -0, and zeros at the end of the row", [=] {
+    return topk(with(2, 20000, 64), [](int64_t, int64_t j) {
+      return j >= 19000 && (j - 19000) % 30 == 0 && j < 19960 ? 0.f : std::bit_cast<float>(0x80003fffu);
+    });
+  });
   small("one_binade/n:9000", "more values in one radix bin than a buffer of candidates may hold",
         [=] { return topk(with(1, 9000, 512), one_binade); });
 }

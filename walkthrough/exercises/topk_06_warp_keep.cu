@@ -201,8 +201,7 @@ DSA_DEVICE Bound kth_entry(SharedStorage& s, const List& list, int mine, int k, 
 
   const uint32_t first = low + (uint32_t(bin.bin) << kFineShift);
   const float smallest = float_of_key(first);
-  const uint32_t last = bin.bin < kBins - 1 ? first + ((1 << kFineShift) - 1) : kInfinity;
-  const float largest = float_of_key(min(last, kInfinity));
+  const float largest = bin.bin < kBins - 1 ? float_below_key(min(first + (1 << kFineShift), kInfinity + 1)) : INFINITY;
   for_each_entry<kThreads>(list, mine, [&](float value, int column) {
     if ((value >= smallest) & (value <= largest)) s.member[atomicAdd(&s.members, 1)] = member_order(key_of(value), column);
   });
