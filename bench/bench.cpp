@@ -192,6 +192,10 @@ void bench(const BenchOptions& options) {
     std::fprintf(stderr, "dsa bench: no gpu here: %s\n", reason.c_str());
     throw CLI::RuntimeError(kNoDevice);
   }
+  for (const std::string& step : options.steps) {
+    if (std::none_of(rungs().begin(), rungs().end(), [&](const RungEntry& rung) { return rung.name == step; }))
+      throw BadInput("no step is called '" + step + "' (see dsa list)");
+  }
   initialize_google_benchmark(options.flags);
   Session session(options);
   register_yardsticks(options, session);

@@ -88,7 +88,7 @@ class Measurement {
     return launch_s;
   }
 
-  std::vector<double> burst(int launches, int samples, bool untimed) {
+  std::vector<double> burst(int launches, int samples, double launch_s) {
     std::vector<double> seconds;
     for (int i = 0; i < samples; ++i) {
       DSA_CUDA_CHECK(cudaStreamSynchronize(stream_));
@@ -96,7 +96,7 @@ class Measurement {
       Event begin, end;
       // An untimed launch: after a pause the first one is up to 50 us late, and the GPU is busy while the timed ones are
       // enqueued. Slow launches do without.
-      if (untimed) enqueue(1);
+      if (launch_s < kSlowLaunchSeconds) enqueue(1);
       begin.record(stream_);
       enqueue(launches);
       end.record(stream_);
@@ -165,7 +165,7 @@ Timing measure(const Enqueue& work, void* stream, const MeasureOptions& options,
   SamplePlan plan{};
   if (options.regime == Regime::kBurst) {
     plan = plan_samples(launch_s, 0);  // the fewest: nearly all the time goes into the pauses
-    seconds = measurement.burst(plan.launches_per_sample, plan.samples, launch_s < kSlowLaunchSeconds);
+    seconds = measurement.burst(plan.launches_per_sample, plan.samples, launch_s);
   } else {
     plan = plan_samples(launch_s, options.sample_s);
     measurement.soak(options.soak_s, plan.launches_per_sample);

@@ -11,11 +11,13 @@ inline constexpr uint32_t kNeverSelected = 0;
 
 /// a < b exactly when sortable_key(a) < sortable_key(b); -0 and +0 share a key.
 // [sortable_key]
-DSA_DEVICE uint32_t sortable_key(float x) {
-  if (!(x > -INFINITY)) return kNeverSelected;   // NaN fails every comparison
+DSA_DEVICE uint32_t selectable_key(float x) {        ///< of what is known to be neither NaN nor -inf
   const uint32_t bits = __float_as_uint(x + 0.0f);   // -0 + 0 is +0
   // Negative floats order backwards, so all their bits flip; positive ones move above them.
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return bits ^ (uint32_t(int(bits) >> 31) | 0x80000000u);
+}
+DSA_DEVICE uint32_t sortable_key(float x) {
+  return x > -INFINITY ? selectable_key(x) : kNeverSelected;   // NaN fails every comparison
 }
 // [sortable_key]
 

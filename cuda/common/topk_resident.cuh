@@ -107,11 +107,6 @@ template <int kThreads> DSA_DEVICE uint32_t key_at(const ResidentKeys<kThreads>&
   return half_at(k.row, column);
 }
 
-template <int kThreads> DSA_DEVICE void clear_histogram(ResidentStorage& s) {
-  for (int bin = 4 * int(threadIdx.x); bin < kTopkBins; bin += 4 * kThreads)
-    *reinterpret_cast<uint4*>(&s.histogram[bin]) = make_uint4(0, 0, 0, 0);
-}
-
 // ---- Reading ----------------------------------------------------------------------------------------------------------
 /// Reads the row, keeps its keys and counts their high bits. Clears the storage while the first loads are on their way. Ends
 /// without a barrier.
@@ -124,7 +119,7 @@ template <int kThreads, int kLoads> DSA_DEVICE void read_keys(ResidentStorage& s
     float4 x[kLoads];
     load_quads(k.row, k.row.aligned + 4 * (tile + t), 4 * kThreads, x);
     if (tile == 0) {
-      clear_histogram<kThreads>(s);
+      clear_histogram<kThreads>(s.histogram);
       if (t < 1 << kLowBits) s.low[t] = 0;
       if (t == 0) s.candidates = s.members = 0;
       __syncthreads();
@@ -231,10 +226,6 @@ DSA_DEVICE void scan(ResidentStorage& s, const ResidentKeys<kThreads>& k, uint32
 }
 // [scan]
 
-/// Orders the members of a class: by value, among equal ones the lower column first.
-DSA_DEVICE uint64_t member_order(uint32_t key, int column) { return uint64_t(key) << 32 | ~uint32_t(column); }
-DSA_DEVICE int column_of(uint64_t member) { return int(~uint32_t(member)); }
-
 /// The warp whose piece a column belongs to has one more.
 template <int kThreads> DSA_DEVICE void take(int* taken, const ResidentKeys<kThreads>& k, int column) {
   atomicAdd(&taken[(column - k.row.aligned) / kGroup / k.groups_per_warp()], 1);
@@ -305,13 +296,6 @@ DSA_DEVICE void mark(int* taken, const ResidentKeys<kThreads>& k, int column, bo
   if (chosen) return take(taken, k, column);
   const int position = column - k.row.aligned;
   if (position / kGroup < k.resident()) reinterpret_cast<uint16_t*>(k.smem)[position] = uint16_t(kHalfNan);
-}
-
-/// How many of `count` members come before `mine`.
-DSA_DEVICE int rank_among(const uint64_t* member, int count, uint64_t mine) {
-  int rank = 0;
-  for (int i = 0; i < count; ++i) rank += member[i] > mine;
-  return rank;
 }
 
 /// A large class: nothing is stored, the members are met again in every round. Two radix selects, one for

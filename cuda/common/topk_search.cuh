@@ -90,6 +90,24 @@ DSA_DEVICE Bin find_bin(int* histogram, int k, BinSearch& s, const Group& group)
 }
 // [find_bin]
 
+/// All threads. Ends without a barrier.
+template <int kThreads, int kBins> DSA_DEVICE void clear_histogram(int (&histogram)[kBins]) {
+  for (int bin = 4 * int(threadIdx.x); bin < kBins; bin += 4 * kThreads)
+    *reinterpret_cast<uint4*>(&histogram[bin]) = make_uint4(0, 0, 0, 0);
+}
+
+// ---- Members of a class -----------------------------------------------------------------------------------------------
+/// Orders them: by value, among equal ones the lower column first.
+DSA_DEVICE uint64_t member_order(uint32_t key, int column) { return uint64_t(key) << 32 | ~uint32_t(column); }
+DSA_DEVICE int column_of(uint64_t member) { return int(~uint32_t(member)); }
+
+/// How many of `count` members come before `mine`.
+DSA_DEVICE int rank_among(const uint64_t* member, int count, uint64_t mine) {
+  int rank = 0;
+  for (int i = 0; i < count; ++i) rank += member[i] > mine;
+  return rank;
+}
+
 // ---- The k-th largest key ---------------------------------------------------------------------------------------------
 /// The k largest of some keys are those larger than `key` and `ties` of those equal to it. Also among more keys, if all the
 /// others are smaller than the smallest of these.

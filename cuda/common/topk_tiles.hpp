@@ -6,6 +6,8 @@
 /// s * tiles + 1, ..., one in each tile. So every tile is spread evenly over the row.
 #pragma once
 
+#include <initializer_list>
+
 namespace dsa {
 
 constexpr int kPiece = 128;                      ///< columns: a quad per lane
@@ -20,9 +22,13 @@ static constexpr int tiles_of(int columns, int slots) {
   return pieces / slots + (pieces % slots != 0);
 }
 
-/// Whether the first tile has this column, of so many.
-static constexpr bool is_sampled(int column, int columns, int slots) {
-  return column / kPiece % tiles_of(columns, slots) == 0;
+/// Whether the first of several tiles has this column, of so many, for the CTAs of 256 or of 512 threads.
+static constexpr bool is_sampled(int column, int columns) {
+  for (const int threads : {256, 512}) {
+    const int tiles = tiles_of(columns, tile_slots(threads));
+    if (tiles > 1 && column / kPiece % tiles == 0) return true;
+  }
+  return false;
 }
 
 }  // namespace dsa

@@ -62,15 +62,10 @@ float wide_bin(int64_t row, int64_t column, int winners) {
   return float(edge > 0 ? edge * (0.999 - away / 64) : edge * (1.001 + away / 64));
 }
 
-/// A few winners above a plateau of zeros, which ReLU makes ordinary.
-float plateau(int64_t row, int64_t column, int winners) {
-  const int64_t scattered = column * 7919 % 1000;  // a permutation of [0, 1000)
+/// `winners` of n columns, scattered, above a plateau of zeros, which ReLU makes ordinary.
+float plateau(int64_t row, int64_t column, int n, int winners) {
+  const int64_t scattered = column * 7919 % n;  // a permutation of [0, n) unless 7919 divides n
   return scattered < winners ? float(1 + noise(row, column)) : 0.f;
-}
-
-/// Whether rung 6 guesses from this column, of so many, where the k-th largest lies.
-bool misleads(int64_t column, int columns) {
-  return is_sampled(int(column), columns, tile_slots(256)) || is_sampled(int(column), columns, tile_slots(512));
 }
 
 /// In the first two tiles that rung 6 looks at, large values are those of lane 0: its threads' lists are full while all of them
@@ -198,7 +193,7 @@ void add_small(const std::function<void(std::string, std::string, std::function<
   for (int winners : {0, 1, 63, 64}) {
     small(
         "plateau/winners:" + std::to_string(winners), "winners above a plateau of zeros",
-        [=] { return topk(s, [=](int64_t i, int64_t j) { return plateau(i, j, winners); }); },
+        [=] { return topk(s, [=](int64_t i, int64_t j) { return plateau(i, j, s.n, winners); }); },
         [=](const Problem& p) { return count(p, [](float x) { return x > 0; }) == 2 * winners; });
   }
   small(
@@ -220,7 +215,7 @@ void add_small(const std::function<void(std::string, std::string, std::function<
   small("reversed", "falling", [=] { return topk(s, [](int64_t, int64_t j) { return float(-j); }); });
   small("alike_neighbours", "runs of 8 equal values: a sample is worth less than it seems; in the last row it misleads", [=] {
     return topk(with(4, 9000, 512), [](int64_t i, int64_t j) {
-      if (i == 3 && misleads(j, 9000)) return float(std::exp2(8 * noise(i, j)));
+      if (i == 3 && is_sampled(int(j), 9000)) return float(std::exp2(8 * noise(i, j)));
       return float(noise(i, j / 8)) - 2;
     });
   });
@@ -372,7 +367,7 @@ std::vector<Case> topk_cases() {
         "a plateau of zeros around 0, 1, 2047 and 2048 winners, more rows than SMs", [=] {
           return topk(s, [=](int64_t i, int64_t j) {
             constexpr int kWinners[] = {0, 1, 2047, 2048};
-            return j * 7919 % s.n < kWinners[i % 4] ? float(1 + noise(i, j)) : 0.f;
+            return plateau(i, j, s.n, kWinners[i % 4]);
           });
         });
     const Sizes longest{2, 1048576, 2048, deterministic};
@@ -407,9 +402,7 @@ std::vector<Case> topk_cases() {
     add(CaseKind::kBench, size_name(most) + "/" + name, what, [=] { return topk(most, value); });
   };
   other_data("all_equal", "one value: everything is tied", [](int64_t, int64_t) { return 1.f; });
-  other_data("plateau", "1000 winners above zeros", [=](int64_t i, int64_t j) {
-    return j * 7919 % most.n < 1000 ? float(1 + noise(i, j)) : 0.f;
-  });
+  other_data("plateau", "1000 winners above zeros", [=](int64_t i, int64_t j) { return plateau(i, j, most.n, 1000); });
   other_data("one_binade", "one coarse radix bin", one_binade);
   other_data("rising", "the largest come last", [](int64_t, int64_t j) { return float(j); });
   other_data("alike", "runs of 8 equal values", [](int64_t i, int64_t j) { return float(noise(i, j / 8)); });

@@ -93,20 +93,6 @@ template <int kThreads, class F> DSA_DEVICE void for_each_entry(const List& list
   for (int i = t; i < mine * kThreads + t; i += kThreads) f(__uint_as_float(list.entry[i].x), int(list.entry[i].y));
 }
 
-/// sortable_key() of a value that is selectable.
-DSA_DEVICE uint32_t key_of(float value) {
-  const uint32_t bits = __float_as_uint(value + 0.0f);
-  return bits ^ (uint32_t(int(bits) >> 31) | 0x80000000u);
-}
-
-/// Orders entries: by value, among equal ones the lower column first.
-DSA_DEVICE uint64_t member_order(uint32_t key, int column) { return uint64_t(key) << 32 | ~uint32_t(column); }
-
-template <int kThreads> DSA_DEVICE void clear(int (&histogram)[kBins]) {
-  for (int bin = 4 * int(threadIdx.x); bin < kBins; bin += 4 * kThreads)
-    *reinterpret_cast<uint4*>(&histogram[bin]) = make_uint4(0, 0, 0, 0);
-}
-
 // ---- Tiles ------------------------------------------------------------------------------------------------------------
 /// The quads that this thread has of a tile. Warps take turns at the slots, so that none has a part of the row for itself.
 // [load]
@@ -139,7 +125,7 @@ template <int kThreads> DSA_DEVICE void load(Quads& q, const Tiles<kThreads>& ti
 template <int kThreads>
 DSA_DEVICE Bound sample_bound(SharedStorage& s, const Tiles<kThreads>& tiles, const Quads& first, const Bound& lowest) {
   const TopkRow& row = tiles.row;
-  clear<kThreads>(s.histogram);
+  clear_histogram<kThreads>(s.histogram);
   __syncthreads();
   for (int i = 0; i < kTileQuads; ++i) {
     const float4 x = first.x[i];
@@ -173,7 +159,7 @@ DSA_DEVICE int collect(const Tiles<kThreads>& tiles, const List& list, const Bou
                        int& mine) {
   constexpr uint32_t kRow = kThreads * sizeof(uint2);
   // The shuffle keeps this from being worked out every time.
-  const float below = __shfl_sync(0xffffffffu, float_below_key(key_of(bound.value)), 0);
+  const float below = __shfl_sync(0xffffffffu, float_below_key(selectable_key(bound.value)), 0);
   const uint32_t own = ptx::smem_address(list.entry + threadIdx.x), full = own + uint32_t(list.rows - 1) * kRow;
   uint32_t place = own + uint32_t(mine) * kRow;
   const auto keep_tile = [&](const Quads& q) {
@@ -206,11 +192,11 @@ DSA_DEVICE int collect(const Tiles<kThreads>& tiles, const List& list, const Bou
 // [collect]
 
 // ---- [T3] The k-th entry --------------------------------------------------------------------------------------------------
-/// The same for a bin of any size: a radix select for the value, and one for the last column of a tie.
+/// The k-th largest entry, whatever the size of its bin: a radix select for the value, and one for the last column of a tie.
 // [many]
 template <int kThreads> DSA_DEVICE Bound kth_of_many(SharedStorage& s, const List& list, int mine, int k) {
   const Threshold value = radix_select<kThreads>(s.select, k, ThisCta{}, [&](const auto& f) {
-    for_each_entry<kThreads>(list, mine, [&](float value, int column) { f(key_of(value), column); });
+    for_each_entry<kThreads>(list, mine, [&](float value, int column) { f(selectable_key(value), column); });
   });
   if (value.ties == 0) return {float_of_key(value.key + 1), INT_MAX};   // everything larger than value.key
   const float tie = float_of_key(value.key);
@@ -228,13 +214,13 @@ template <int kThreads> DSA_DEVICE Bound kth_of_many(SharedStorage& s, const Lis
 template <int kThreads>
 DSA_DEVICE Bound kth_entry(SharedStorage& s, const List& list, int mine, int k, const Bound& bound) {
   const int t = threadIdx.x;
-  const uint32_t low = key_of(bound.value);
+  const uint32_t low = selectable_key(bound.value);
   __syncthreads();                               // the union was something else
-  clear<kThreads>(s.histogram);
+  clear_histogram<kThreads>(s.histogram);
   if (t == 0) s.members = 0;
   __syncthreads();
   for_each_entry<kThreads>(list, mine, [&](float value, int) {
-    atomicAdd(&s.histogram[min((key_of(value) - low) >> kFineShift, uint32_t(kBins - 1))], 1);
+    atomicAdd(&s.histogram[min((selectable_key(value) - low) >> kFineShift, uint32_t(kBins - 1))], 1);
   });
   __syncthreads();
   const Bin bin = find_bin<kThreads, kBins>(s.histogram, k, s.search, ThisCta{});   // its last barrier: nobody reads any more
@@ -244,14 +230,13 @@ DSA_DEVICE Bound kth_entry(SharedStorage& s, const List& list, int mine, int k, 
   const float smallest = float_of_key(first);
   const float largest = bin.bin < kBins - 1 ? float_below_key(min(first + (1 << kFineShift), kInfinity + 1)) : INFINITY;
   for_each_entry<kThreads>(list, mine, [&](float value, int column) {
-    if ((value >= smallest) & (value <= largest)) s.member[atomicAdd(&s.members, 1)] = member_order(key_of(value), column);
+    if ((value >= smallest) & (value <= largest)) s.member[atomicAdd(&s.members, 1)] = member_order(selectable_key(value), column);
   });
   __syncthreads();
   for (int i = t; i < bin.population; i += kThreads) {
     const uint64_t candidate = s.member[i];
-    int rank = bin.above;
-    for (int j = 0; j < bin.population; ++j) rank += s.member[j] > candidate;
-    if (rank == k - 1) s.kth = {float_of_key(uint32_t(candidate >> 32)), int(~uint32_t(candidate))};
+    const int rank = bin.above + rank_among(s.member, bin.population, candidate);
+    if (rank == k - 1) s.kth = {float_of_key(uint32_t(candidate >> 32)), column_of(candidate)};
   }
   __syncthreads();
   return s.kth;
@@ -286,7 +271,7 @@ DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& 
   int written = 0;
   for (int first = row.aligned; first < row.last; first += kColumns) {
     __syncthreads();                             // the union was something else
-    clear<kThreads>(s.histogram);
+    clear_histogram<kThreads>(s.histogram);
     __syncthreads();
     for_each_entry<kThreads>(list, mine, [&](float value, int column) {
       const uint32_t position = uint32_t(column - first);
