@@ -119,7 +119,7 @@ template <int kThreads, int kLoads> DSA_DEVICE void read_keys(ResidentStorage& s
     float4 x[kLoads];
     load_quads(k.row, k.row.aligned + 4 * (tile + t), 4 * kThreads, x);
     if (tile == 0) {
-      clear_histogram<kThreads>(s.histogram);
+      clear_words<kThreads>(s.histogram);
       if (t < 1 << kLowBits) s.low[t] = 0;
       if (t == 0) s.candidates = s.members = 0;
       __syncthreads();

@@ -91,9 +91,9 @@ DSA_DEVICE Bin find_bin(int* histogram, int k, BinSearch& s, const Group& group)
 // [find_bin]
 
 /// All threads. Ends without a barrier.
-template <int kThreads, int kBins> DSA_DEVICE void clear_histogram(int (&histogram)[kBins]) {
-  for (int bin = 4 * int(threadIdx.x); bin < kBins; bin += 4 * kThreads)
-    *reinterpret_cast<uint4*>(&histogram[bin]) = make_uint4(0, 0, 0, 0);
+template <int kThreads, int kWords> DSA_DEVICE void clear_words(int (&word)[kWords]) {
+  for (int i = 4 * int(threadIdx.x); i < kWords; i += 4 * kThreads)
+    *reinterpret_cast<uint4*>(&word[i]) = make_uint4(0, 0, 0, 0);
 }
 
 // ---- Members of a class -----------------------------------------------------------------------------------------------
@@ -104,6 +104,7 @@ DSA_DEVICE int column_of(uint64_t member) { return int(~uint32_t(member)); }
 /// How many of `count` members come before `mine`.
 DSA_DEVICE int rank_among(const uint64_t* member, int count, uint64_t mine) {
   int rank = 0;
+#pragma unroll 4
   for (int i = 0; i < count; ++i) rank += member[i] > mine;
   return rank;
 }

@@ -1,5 +1,5 @@
 /// @file topk_tiles.hpp
-/// How rung 6 of top-k deals out the columns of a row, so that its first tile is a sample of the row. For the kernel, and for
+/// How rung 6 of top-k deals out the columns of a row, so that its first tiles are a sample of the row. For the kernel, and for
 /// tests that want to mislead it.
 ///
 /// A row is cut into pieces of 128 columns. A tile has a piece for each of so many slots; slot s has the pieces s * tiles,
@@ -22,11 +22,15 @@ static constexpr int tiles_of(int columns, int slots) {
   return pieces / slots + (pieces % slots != 0);
 }
 
-/// Whether the first of several tiles has this column, of so many, for the CTAs of 256 or of 512 threads.
+/// Tiles that are the sample of a row: 4096 columns of a short one, twice as many of a long one, which has fewer of its k largest
+/// in a tile.
+constexpr int sample_tiles(int tiles) { return tiles < 16 ? 1 : 2; }
+
+/// Whether the sample of a row has this column, of so many, for the CTAs of 256 or of 512 threads.
 static constexpr bool is_sampled(int column, int columns) {
   for (const int threads : {256, 512}) {
     const int tiles = tiles_of(columns, tile_slots(threads));
-    if (tiles > 1 && column / kPiece % tiles == 0) return true;
+    if (tiles > 1 && column / kPiece % tiles < sample_tiles(tiles)) return true;
   }
   return false;
 }
