@@ -57,6 +57,8 @@ constexpr int kBins = 1024;                      ///< of a histogram
 constexpr int kHalfShift = 6;                    ///< low bits of a half that the sample's histogram does not look at
 constexpr int kFineShift = 14;                   ///< and low bits of a float's key: the bins above a bound span two binades
 constexpr uint32_t kInfinity = 0xff800000;       ///< its key
+constexpr int kFinestShift = 4;                  ///< the same for the bins of a bin
+constexpr int kCrowd = 128;                      ///< a bin above this size gets bins of its own
 constexpr int kMembers = 512;                    ///< a bin up to this size is ranked by comparing all with all
 constexpr int kWindow = 32768;                   ///< columns that are written at a time
 constexpr int kSpare = 4;                        ///< places behind a thread's list, which looks for its end after so many columns
@@ -136,15 +138,16 @@ DSA_DEVICE Bound sample_bound(SharedStorage& s, const Tiles<kThreads>& tiles, co
   clear_words<kThreads>(s.histogram);
   __syncthreads();
   const int sampled = sample_tiles(tiles.count);
-  for (int tile = 0; tile < sampled; ++tile) {
-    for (int i = 0; i < kTileQuads; ++i) {
-      const float4 x = tile == 0 ? first.x[i] : second.x[i];
-      for (const uint32_t pair : {ordered_halves(half_keys(x.x, x.y)), ordered_halves(half_keys(x.z, x.w))}) {
-        atomicAdd(&s.histogram[pair >> kHalfShift & (kBins - 1)], 1);
-        atomicAdd(&s.histogram[pair >> (16 + kHalfShift)], 1);
+  const auto for_each_half = [&](const auto& f) {
+    for (int tile = 0; tile < sampled; ++tile) {
+      for (int i = 0; i < kTileQuads; ++i) {
+        const float4 x = tile == 0 ? first.x[i] : second.x[i];
+        for (const uint32_t pair : {ordered_halves(half_keys(x.x, x.y)), ordered_halves(half_keys(x.z, x.w))})
+          f(pair & 0xffff), f(pair >> 16);
       }
     }
-  }
+  };
+  for_each_half([&](uint32_t half) { atomicAdd(&s.histogram[half >> kHalfShift], 1); });
   __syncthreads();
   // The rank of the row's k-th in the sample, and 4.5 standard deviations; behind NaN, which has the highest bin. The lowest
   // bins have -inf.
@@ -153,8 +156,18 @@ DSA_DEVICE Bound sample_bound(SharedStorage& s, const Tiles<kThreads>& tiles, co
   const int sample_k = int(rank + 4.5f * sqrtf(rank)) + 4 + s.histogram[kBins - 1];
   const Bin bin = find_bin<kThreads, kBins, kLowestBin>(s.histogram, sample_k, s.search, ThisCta{});
   if (bin.bin < 0) return kLowest;
-  // What rounds to the smallest half of the bin may lie below it, but not below the half before. There is no -0.
-  const uint32_t smallest = uint32_t(bin.bin) << kHalfShift;
+  uint32_t smallest = uint32_t(bin.bin) << kHalfShift;
+  if (bin.population > sample_k / 4) {           // a crowd: its halves one by one
+    constexpr uint32_t kHalves = 1 << kHalfShift;
+    clear_words<kThreads>(s.histogram);
+    __syncthreads();
+    for_each_half([&](uint32_t half) {
+      if (half - smallest < kHalves) atomicAdd(&s.histogram[half - smallest], 1);
+    });
+    __syncthreads();
+    smallest += find_bin<kThreads, kHalves>(s.histogram, sample_k - bin.above, s.search, ThisCta{}).bin;
+  }
+  // What rounds to the smallest half may lie below it, but not below the half before. There is no -0.
   return {float_of_half(half_of_ordered(smallest == 0x8000 ? smallest - 2 : smallest - 1)), INT_MAX};
 }
 // [sample]
@@ -234,17 +247,32 @@ constexpr Cut only(const Bound& bound) { return {bound, std::numeric_limits<floa
 /// The cut for the k largest entries of more; none is below `bound`. All threads; nobody uses the union before or after.
 // [cut]
 template <int kThreads> DSA_DEVICE Cut find_cut(SharedStorage& s, const List& list, int mine, int k, const Bound& bound) {
-  const uint32_t low = selectable_key(bound.value);
+  uint32_t first = selectable_key(bound.value);  // of the bins, then of the bin
+  int shift = kFineShift;
   clear_words<kThreads>(s.histogram);
   __syncthreads();
   for_each_entry<kThreads>(list, mine, [&](float value, int) {
-    atomicAdd(&s.histogram[min((selectable_key(value) - low) >> kFineShift, uint32_t(kBins - 1))], 1);
+    atomicAdd(&s.histogram[min((selectable_key(value) - first) >> kFineShift, uint32_t(kBins - 1))], 1);
   });
   __syncthreads();
-  const Bin bin = find_bin<kThreads, kBins>(s.histogram, k, s.search, ThisCta{});   // its last barrier: nobody reads any more
+  Bin bin = find_bin<kThreads, kBins>(s.histogram, k, s.search, ThisCta{});   // its last barrier: nobody reads any more
+  const bool last = bin.bin == kBins - 1;        // has no upper end
+  first += uint32_t(bin.bin) << kFineShift;
+  if (bin.population > kCrowd && !last) {        // as many bins for this one
+    shift = kFinestShift;
+    clear_words<kThreads>(s.histogram);
+    __syncthreads();
+    for_each_entry<kThreads>(list, mine, [&](float value, int) {
+      const uint32_t above = selectable_key(value) - first;
+      if (above < 1u << kFineShift) atomicAdd(&s.histogram[above >> kFinestShift], 1);
+    });
+    __syncthreads();
+    const Bin inner = find_bin<kThreads, kBins>(s.histogram, k - bin.above, s.search, ThisCta{});
+    first += uint32_t(inner.bin) << kFinestShift;
+    bin = {inner.bin, bin.above + inner.above, inner.population};
+  }
   if (bin.population > kMembers) return only(kth_entry<kThreads>(s, list, mine, k));
-  const uint32_t first = low + (uint32_t(bin.bin) << kFineShift);
-  const float largest = bin.bin < kBins - 1 ? float_below_key(min(first + (1 << kFineShift), kInfinity + 1)) : INFINITY;
+  const float largest = last ? INFINITY : float_below_key(min(first + (1u << shift), kInfinity + 1));
   return {{largest, -1}, float_of_key(first), bin.population, k - bin.above};
 }
 // [cut]
