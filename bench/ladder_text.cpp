@@ -135,7 +135,7 @@ std::string summary_markdown(const Results& results, const Registry& registry) {
     const auto found = results.context.find(key);
     return found == results.context.end() ? std::string("unknown") : found->second;
   };
-  return table.markdown() + "\nFor each stage its first benchmark case, after a second of load. " +
+  return table.markdown() + "\nFor each stage its first benchmark case, under sustained load. " +
          context("gpu") + ", " + context("date").substr(0, 10) + ".\n";
 }
 
