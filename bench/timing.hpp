@@ -8,7 +8,7 @@
 
 namespace dsa::bench {
 
-/// A GPU under load has two speeds. For the first milliseconds after a pause it runs 10-15 % faster than
+/// A GPU under load has two speeds. For the first milliseconds after a pause products run 15-20 % faster than
 /// after about a second of work, when its power limit holds the clock down. Neither is wrong; mixing them is.
 enum class Regime {
   kBurst,      ///< every sample follows a pause of 0.1 s
