@@ -81,6 +81,13 @@ float one_binade(int64_t row, int64_t column) {
   return float(1 + 0.245 * noise(row, column));
 }
 
+/// One value in ten is one of 40 that lie close together, but not next to each other; a few are larger.
+float crowd(int64_t row, int64_t column) {
+  const double which = noise(row, column), value = noise(row + 7, column);
+  if (which < 0.1) return std::bit_cast<float>(0x3fc0000f + 16 * uint32_t(40 * value));
+  return float(which < 0.12 ? 2 + value : value / 2);
+}
+
 /// `members` columns, scattered over n, share a radix bin [1, 1 + width); a tenth as many lie above it, the rest below.
 float one_bin(int64_t row, int64_t column, int64_t n, int64_t members, double width) {
   const int64_t scattered = column * 7919 % n;  // a permutation of [0, n) unless 7919 divides n
@@ -323,6 +330,15 @@ void add_small(const std::function<void(std::string, std::string, std::function<
         for (int64_t i = 0; i < logits.elements(); ++i) x[i] = std::round(100 * x[i]) / 100;
         return topk(with(4, 9000, 500), std::move(logits));
       });
+  small(
+      "crowd_of_ties/n:9000", "many values in a narrow bin, each of them many times",
+      [=] { return topk(with(4, 9000, 512), crowd); }, ties_at_threshold);
+  small(
+      "equal_winners/n:9000", "as many equal winners as are selected, and more than a bin is ranked for",
+      [=] { return topk(with(4, 9000, 600), [](int64_t i, int64_t j) { return (j * 7919 + i) % 9000 < 600 ? 2.f : 1.f; }); },
+      [](const Problem& p) { return count(p, [](float x) { return x == 2; }) == 4 * 600; });
+  small("n:66000", "rows so long that the sample of rung 6 has two tiles, more of them than SMs",
+        [=] { return random(with(4, 66000, 64)); });
   small("signed_zeros/n:9000", "a few +0 among -0: the lowest columns are selected, whatever their sign", [=] {
     return topk(with(2, 9000, 64), [](int64_t i, int64_t j) { return (j * 7919 + i) % 9000 < 40 ? 0.f : -0.f; });
   });

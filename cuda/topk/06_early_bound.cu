@@ -27,14 +27,14 @@
 /// | and it has at most k  | all of it stays, dealt out evenly; [T2] goes on                                      | few threads have all of it |
 /// | ends up short         | [T2] once more, without a bound: it fills up, and the bound rises as above          | the sample misleads     |
 ///
-/// Of independent columns at most one row in 300000 ends up short. A thread's list fills up in one of 20000 rows of 32768 columns,
-/// in 3 % of those of 131072, in nearly all of a million. Where pieces are not like the rest of the row, the second read may become
+/// Of independent columns at most one row in 300000 ends up short. A thread's list fills up in one of 2000 rows of 32768 columns,
+/// in 1.4 % of those of 131072, in most of a million. Where pieces are not like the rest of the row, the second read may become
 /// ordinary, and such a row takes twice the time or more.
 ///
 /// Entries differ by their columns, so nothing is ever tied: after equal values filled the list its bound is a column, and
 /// columns behind that need to be larger.
 ///
-/// Rows of fewer than 8 k columns would go to the list for the most part; they are left to rung 4. Rows that are fewer than SMs
+/// Rows of fewer than 12 k columns are left to rung 4, which is faster there. Rows that are fewer than SMs
 /// have a CTA of 512 threads each, and rung 5 is the better one.
 ///
 /// Shared memory  8.2 KiB, and a list of k / 256 + 25 rows of 2 KiB: 74.2 KiB for k = 2048.
@@ -362,7 +362,7 @@ static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs 
   clear_words<kThreads>(s.bits);
   if (t == 0) s.members = 0, s.ahead = row_ahead(a, int64_t(blockIdx.x) + ahead);
   Bound bound = kLowest;
-  if (row.last - row.aligned > (rows - 1) * kThreads) bound = sample_bound(s, tiles, x, y);
+  if (4 * kTileQuads * tiles.count >= rows) bound = sample_bound(s, tiles, x, y);   // a list might get full
 
   trace_step("[T2] collect");
   // [rounds]
@@ -401,7 +401,7 @@ static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   if (a.rows == 0 || a.topk == 0) return cudaSuccess;
   const auto rows = [&](int threads) { return int((int64_t(a.topk) + threads - 1) / threads + 21); };
   const auto bytes = [&](int threads) { return sizeof(SharedStorage) + std::size_t(rows(threads) + kSpare) * threads * sizeof(uint2); };
-  if (a.n < 8 * int64_t(a.topk) || bytes(256) > kMaxSharedMemory) return cudaError_t(rung_4()->launch(a, stream));
+  if (a.n < 12 * int64_t(a.topk) || bytes(256) > kMaxSharedMemory) return cudaError_t(rung_4()->launch(a, stream));
   const auto with = [&](auto* kernel, int threads, int ctas) {
     const LaunchConfig config{dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes(threads), stream};
     return dsa::launch(kernel, config, a, rows(threads), ctas * sm_count());

@@ -171,6 +171,13 @@ const Kind kKinds[] = {
                [&] { return made++ < members ? float(1 + width * r.random.uniform()) : float(2 + r.random.uniform()); },
                [&] { return float(r.random.uniform() / 2); });
      }},
+    {"a crowd of ties", [](Row& r) {   // see crowd in cases_topk.cpp
+       const int64_t step = int64_t(1) << r.random.below(8);
+       each(r, [&](int) {
+         if (r.random.one_in(10)) return std::bit_cast<float>(uint32_t(0x3fc0000f + step * r.random.below(40)));
+         return float(r.random.one_in(50) ? 2 + r.random.uniform() : r.random.uniform() / 2);
+       });
+     }},
     {"misleading sample", [](Row& r) {   // where rung 6 looks first, everything is larger
        each(r, [&](int i) { return r.random.normal() + (is_sampled(i, r.n) ? 10 : 0); });
      }},

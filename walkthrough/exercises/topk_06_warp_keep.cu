@@ -8,6 +8,7 @@
 /// The chapter (walkthrough/topk/06_early_bound.md) has the solution.
 #include <cfloat>
 #include <climits>
+#include <limits>
 
 #include "cuda/common/register.cuh"
 #include "cuda/common/topk_half_key.cuh"
@@ -23,42 +24,51 @@ constexpr int kBins = 1024;                      ///< of a histogram
 constexpr int kHalfShift = 6;                    ///< low bits of a half that the sample's histogram does not look at
 constexpr int kFineShift = 14;                   ///< and low bits of a float's key: the bins above a bound span two binades
 constexpr uint32_t kInfinity = 0xff800000;       ///< its key
+constexpr int kFinestShift = 4;                  ///< the same for the bins of a bin
+constexpr int kCrowd = 128;                      ///< a bin above this size gets bins of its own
 constexpr int kMembers = 512;                    ///< a bin up to this size is ranked by comparing all with all
+constexpr int kWindow = 32768;                   ///< columns that are written at a time
+constexpr int kSpare = 4;                        ///< places behind a thread's list, which looks for its end after so many columns
 
 /// What is kept: larger values, and this one up to this column.
 struct Bound {
   float value;
   int column;
 };
+constexpr Bound kLowest{-FLT_MAX, INT_MAX};      ///< keeps all that is selectable
 
 struct alignas(16) SharedStorage {               ///< the list follows
   union {
     int histogram[kBins];                        ///< larger keys have higher bins
     uint64_t member[kMembers];                   ///< later, of one bin, as member_order()
     RadixSelect select;                          ///< or this, for a bin that is too large
-    uint32_t bits[kBins];                        ///< at last, one for each of 32 kBins columns
   };
+  int bits[kWindow / 32];                        ///< one for each column of a window: whether it is selected
   BinSearch search;
+  RowAhead ahead;
   int entries;                                   ///< in the list
   int members;
-  Bound kth;
 };
 
 /// The columns that are kept so far. Thread t has entries t, t + kThreads, ..., as many as its `mine`.
 struct List {
   uint2* entry;                                  ///< bits of the logit, column
-  int rows;                                      ///< entries of a thread, and one more place for what does not fit
+  int rows;                                      ///< a thread has fewer entries than this; kSpare more places for what does not fit
 };
 
 DSA_DEVICE bool keeps(const Bound& bound, float value, int column) {
   return (value > bound.value) | ((value == bound.value) & (column <= bound.column));   // no branches
 }
 
-/// f(value, column) for each entry of this thread.
+/// f(value, column) for each entry of this thread. Two are on their way at once.
 template <int kThreads, class F> DSA_DEVICE void for_each_entry(const List& list, int mine, const F& f) {
-  const int t = threadIdx.x;
-#pragma unroll 2
-  for (int i = t; i < mine * kThreads + t; i += kThreads) f(__uint_as_float(list.entry[i].x), int(list.entry[i].y));
+  const uint2* entry = list.entry + threadIdx.x;
+  int i = 0;
+  for (; i + 1 < mine; i += 2) {
+    const uint2 one = entry[i * kThreads], two = entry[(i + 1) * kThreads];
+    f(__uint_as_float(one.x), int(one.y)), f(__uint_as_float(two.x), int(two.y));
+  }
+  if (i < mine) f(__uint_as_float(entry[i * kThreads].x), int(entry[i * kThreads].y));
 }
 
 // ---- Tiles ------------------------------------------------------------------------------------------------------------
@@ -86,29 +96,42 @@ template <int kThreads> DSA_DEVICE void load(Quads& q, const Tiles<kThreads>& ti
 }
 
 // ---- [T1] A bound -----------------------------------------------------------------------------------------------------
-/// From the first tile. All threads. Begins with a barrier.
+/// From the first tile, or of a long row the first two. All threads; nobody uses the union before or after.
 template <int kThreads>
-DSA_DEVICE Bound sample_bound(SharedStorage& s, const Tiles<kThreads>& tiles, const Quads& first, const Bound& lowest) {
-  const TopkRow& row = tiles.row;
-  clear_histogram<kThreads>(s.histogram);
+DSA_DEVICE Bound sample_bound(SharedStorage& s, const Tiles<kThreads>& tiles, const Quads& first, const Quads& second) {
+  clear_words<kThreads>(s.histogram);
   __syncthreads();
-  for (int i = 0; i < kTileQuads; ++i) {
-    const float4 x = first.x[i];
-    for (const uint32_t pair : {ordered_halves(half_keys(x.x, x.y)), ordered_halves(half_keys(x.z, x.w))}) {
-      atomicAdd(&s.histogram[pair >> kHalfShift & (kBins - 1)], 1);
-      atomicAdd(&s.histogram[pair >> (16 + kHalfShift)], 1);
+  const int sampled = sample_tiles(tiles.count);
+  const auto for_each_half = [&](const auto& f) {
+    for (int tile = 0; tile < sampled; ++tile) {
+      for (int i = 0; i < kTileQuads; ++i) {
+        const float4 x = tile == 0 ? first.x[i] : second.x[i];
+        for (const uint32_t pair : {ordered_halves(half_keys(x.x, x.y)), ordered_halves(half_keys(x.z, x.w))})
+          f(pair & 0xffff), f(pair >> 16);
+      }
     }
-  }
+  };
+  for_each_half([&](uint32_t half) { atomicAdd(&s.histogram[half >> kHalfShift], 1); });
   __syncthreads();
   // The rank of the row's k-th in the sample, and 4.5 standard deviations; behind NaN, which has the highest bin. The lowest
   // bins have -inf.
   constexpr int kLowestBin = 0x400 >> kHalfShift;
-  const float rank = float(row.k) / float(tiles.count);
+  const float rank = float(sampled) * float(tiles.row.k) / float(tiles.count);
   const int sample_k = int(rank + 4.5f * sqrtf(rank)) + 4 + s.histogram[kBins - 1];
   const Bin bin = find_bin<kThreads, kBins, kLowestBin>(s.histogram, sample_k, s.search, ThisCta{});
-  if (bin.bin < 0) return lowest;
-  // What rounds to the smallest half of the bin may lie below it, but not below the half before. There is no -0.
-  const uint32_t smallest = uint32_t(bin.bin) << kHalfShift;
+  if (bin.bin < 0) return kLowest;
+  uint32_t smallest = uint32_t(bin.bin) << kHalfShift;
+  if (bin.population > sample_k / 4) {           // a crowd: its halves one by one
+    constexpr uint32_t kHalves = 1 << kHalfShift;
+    clear_words<kThreads>(s.histogram);
+    __syncthreads();
+    for_each_half([&](uint32_t half) {
+      if (half - smallest < kHalves) atomicAdd(&s.histogram[half - smallest], 1);
+    });
+    __syncthreads();
+    smallest += find_bin<kThreads, kHalves>(s.histogram, sample_k - bin.above, s.search, ThisCta{}).bin;
+  }
+  // What rounds to the smallest half may lie below it, but not below the half before. There is no -0.
   return {float_of_half(half_of_ordered(smallest == 0x8000 ? smallest - 2 : smallest - 1)), INT_MAX};
 }
 
@@ -123,7 +146,7 @@ DSA_DEVICE int collect(const Tiles<kThreads>& tiles, const List& list, const Bou
   constexpr uint32_t kRow = kThreads * sizeof(uint2);
   // The shuffle keeps this from being worked out every time.
   const float below = __shfl_sync(0xffffffffu, float_below_key(selectable_key(bound.value)), 0);
-  const uint32_t own = ptx::smem_address(list.entry + threadIdx.x), full = own + uint32_t(list.rows - 1) * kRow;
+  const uint32_t own = ptx::smem_address(list.entry + threadIdx.x), full = own + uint32_t(list.rows) * kRow;
   uint32_t place = own + uint32_t(mine) * kRow;
   const auto keep_tile = [&](const Quads& q) {
     const uint32_t before = place;
@@ -133,10 +156,11 @@ DSA_DEVICE int collect(const Tiles<kThreads>& tiles, const List& list, const Bou
       const auto keep = [&](float value, int column) {
         if (value > less) {
           *ptx::smem_pointer<uint2>(place) = make_uint2(__float_as_uint(value), uint32_t(column));
-          place = min(place + kRow, full);       // the last place is written again and again
+          place += kRow;
         }
       };
       keep(q.x[i].x, column), keep(q.x[i].y, column + 1), keep(q.x[i].z, column + 2), keep(q.x[i].w, column + 3);
+      place = min(place, full);                  // the places behind are written again and again
     }
     if (!__any_sync(0xffffffffu, place == full)) return true;
     place = before;
@@ -153,9 +177,10 @@ DSA_DEVICE int collect(const Tiles<kThreads>& tiles, const List& list, const Bou
   return tile;
 }
 
-// ---- [T3] The k-th entry --------------------------------------------------------------------------------------------------
-/// The k-th largest entry, whatever the size of its bin: a radix select for the value, and one for the last column of a tie.
-template <int kThreads> DSA_DEVICE Bound kth_of_many(SharedStorage& s, const List& list, int mine, int k) {
+// ---- [T3] The threshold ---------------------------------------------------------------------------------------------------
+/// The k-th largest entry of more, whatever they are: a radix select for the value, and one for the last column of a tie. All
+/// threads; nobody uses the union before or after.
+template <int kThreads> DSA_DEVICE Bound kth_entry(SharedStorage& s, const List& list, int mine, int k) {
   const Threshold value = radix_select<kThreads>(s.select, k, ThisCta{}, [&](const auto& f) {
     for_each_entry<kThreads>(list, mine, [&](float value, int column) { f(selectable_key(value), column); });
   });
@@ -169,39 +194,47 @@ template <int kThreads> DSA_DEVICE Bound kth_of_many(SharedStorage& s, const Lis
   return {tie, int(~(last.ties > 0 ? last.key : last.key + 1))};
 }
 
-/// The k-th largest entry, of at least k; none is below `bound`. All threads; begins and ends with a barrier.
-template <int kThreads>
-DSA_DEVICE Bound kth_entry(SharedStorage& s, const List& list, int mine, int k, const Bound& bound) {
-  const int t = threadIdx.x;
-  const uint32_t low = selectable_key(bound.value);
-  __syncthreads();                               // the union was something else
-  clear_histogram<kThreads>(s.histogram);
-  if (t == 0) s.members = 0;
+/// Which of the entries are selected: what `sure` keeps, and the first so many of a bin below it, of those from `smallest` on.
+struct Cut {
+  Bound sure;
+  float smallest;
+  int members;       ///< of the bin; 0 if all is sure
+  int wanted;        ///< of them
+};
+constexpr Cut only(const Bound& bound) { return {bound, std::numeric_limits<float>::quiet_NaN(), 0, 0}; }   ///< no bin
+
+/// The cut for the k largest entries of more; none is below `bound`. All threads; nobody uses the union before or after.
+template <int kThreads> DSA_DEVICE Cut find_cut(SharedStorage& s, const List& list, int mine, int k, const Bound& bound) {
+  uint32_t first = selectable_key(bound.value);  // of the bins, then of the bin
+  int shift = kFineShift;
+  clear_words<kThreads>(s.histogram);
   __syncthreads();
   for_each_entry<kThreads>(list, mine, [&](float value, int) {
-    atomicAdd(&s.histogram[min((selectable_key(value) - low) >> kFineShift, uint32_t(kBins - 1))], 1);
+    atomicAdd(&s.histogram[min((selectable_key(value) - first) >> kFineShift, uint32_t(kBins - 1))], 1);
   });
   __syncthreads();
-  const Bin bin = find_bin<kThreads, kBins>(s.histogram, k, s.search, ThisCta{});   // its last barrier: nobody reads any more
-  if (bin.population > kMembers) return kth_of_many<kThreads>(s, list, mine, k);
-
-  const uint32_t first = low + (uint32_t(bin.bin) << kFineShift);
-  const float smallest = float_of_key(first);
-  const float largest = bin.bin < kBins - 1 ? float_below_key(min(first + (1 << kFineShift), kInfinity + 1)) : INFINITY;
-  for_each_entry<kThreads>(list, mine, [&](float value, int column) {
-    if ((value >= smallest) & (value <= largest)) s.member[atomicAdd(&s.members, 1)] = member_order(selectable_key(value), column);
-  });
-  __syncthreads();
-  for (int i = t; i < bin.population; i += kThreads) {
-    const uint64_t candidate = s.member[i];
-    const int rank = bin.above + rank_among(s.member, bin.population, candidate);
-    if (rank == k - 1) s.kth = {float_of_key(uint32_t(candidate >> 32)), column_of(candidate)};
+  Bin bin = find_bin<kThreads, kBins>(s.histogram, k, s.search, ThisCta{});   // its last barrier: nobody reads any more
+  const bool last = bin.bin == kBins - 1;        // has no upper end
+  first += uint32_t(bin.bin) << kFineShift;
+  if (bin.population > kCrowd && !last) {        // as many bins for this one
+    shift = kFinestShift;
+    clear_words<kThreads>(s.histogram);
+    __syncthreads();
+    for_each_entry<kThreads>(list, mine, [&](float value, int) {
+      const uint32_t above = selectable_key(value) - first;
+      if (above < 1u << kFineShift) atomicAdd(&s.histogram[above >> kFinestShift], 1);
+    });
+    __syncthreads();
+    const Bin inner = find_bin<kThreads, kBins>(s.histogram, k - bin.above, s.search, ThisCta{});
+    first += uint32_t(inner.bin) << kFinestShift;
+    bin = {inner.bin, bin.above + inner.above, inner.population};
   }
-  __syncthreads();
-  return s.kth;
+  if (bin.population > kMembers) return only(kth_entry<kThreads>(s, list, mine, k));
+  const float largest = last ? INFINITY : float_below_key(min(first + (1u << shift), kInfinity + 1));
+  return {{largest, -1}, float_of_key(first), bin.population, k - bin.above};
 }
 
-/// Only the entries that `bound` keeps stay, dealt out evenly. All threads; begins and ends with a barrier.
+/// Only the entries that `bound` keeps stay, dealt out evenly. All threads; there is a barrier in it.
 ///
 /// What shall be true of it: of all entries of the list, those that `bound` keeps stand in its first places, in any order, and
 /// s.entries says how many. Thread t has entries t, t + kThreads, ..., as many as its `mine`, which may be none. The list is
@@ -213,43 +246,58 @@ template <int kThreads> DSA_DEVICE int keep(SharedStorage& s, const List& list, 
   // ---- your code: about 10 lines ------------------------------------------------------------------------------
   // As it stands, the first places of the list stay, whatever they hold.
   (void)mine, (void)bound;
-  if (t == 0) s.entries = (list.rows - 24) * kThreads;
+  if (t == 0) s.entries = (list.rows - 21) * kThreads;
   __syncthreads();
   // ---- end of your code ---------------------------------------------------------------------------------------
   return (s.entries - t + kThreads - 1) / kThreads;
 }
 
 // ---- [T4] Writing -----------------------------------------------------------------------------------------------------------
-/// Writes the columns of the entries that `bound` keeps, by rising column. All threads; begins with a barrier.
+/// Writes the columns that `cut` selects of the list, by rising column. All threads; nobody uses the union before, and the bits
+/// and s.members are 0. The list is used up.
 template <int kThreads>
-DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& list, int mine, const Bound& bound) {
-  constexpr int kColumns = 32 * kBins, kWords = kBins / kThreads;
+DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& list, int mine, Cut cut) {
+  constexpr int kWords = kWindow / 32 / kThreads;
   const int t = threadIdx.x;
-  const bool once = row.last - row.aligned <= kColumns;
+  const bool once = row.last - row.aligned <= kWindow;
   int written = 0;
-  for (int first = row.aligned; first < row.last; first += kColumns) {
-    __syncthreads();                             // the union was something else
-    clear_histogram<kThreads>(s.histogram);
-    __syncthreads();
+  for (int first = row.aligned; first < row.last; first += kWindow) {
+    int later = 0;                               // entries of this thread that are selected, but behind this window
+    const auto select = [&](float value, int column) {
+      const uint32_t bit = uint32_t(column - first);
+      if (bit < uint32_t(kWindow)) atomicOr(&s.bits[bit / 32], int(1u << bit % 32));
+      else list.entry[kThreads * later++ + t] = make_uint2(__float_as_uint(value), uint32_t(column));
+    };
     for_each_entry<kThreads>(list, mine, [&](float value, int column) {
-      const uint32_t position = uint32_t(column - first);
-      if (keeps(bound, value, column) & (position < uint32_t(kColumns))) atomicOr(&s.bits[position / 32], 1u << position % 32);
+      if (keeps(cut.sure, value, column)) select(value, column);
+      else if (value >= cut.smallest) s.member[atomicAdd(&s.members, 1)] = member_order(selectable_key(value), column);
     });
+    __syncthreads();
+    for (int i = t; i < cut.members; i += kThreads) {
+      const uint64_t member = s.member[i];
+      if (rank_among(s.member, cut.members, member) < cut.wanted) select(0, column_of(member));
+    }
     __syncthreads();
     uint32_t word[kWords];
     int count = 0;
-    for (int i = 0; i < kWords; ++i) word[i] = s.bits[kWords * t + i], count += __popc(word[i]);
+    for (int i = 0; i < kWords; ++i) word[i] = uint32_t(s.bits[kWords * t + i]), count += __popc(word[i]);
     const Scan scan = block_scan<kThreads>(uint32_t(count), s.search.warp_total);
-    // In whole sectors by way of the list, which nobody needs any more, unless there is more to come.
-    int32_t* out = once ? reinterpret_cast<int32_t*>(list.entry) : row.indices + written;
-    int32_t* place = out + int(scan.before);
-    for (int i = 0; i < kWords; ++i)
-      for (uint32_t left = word[i]; left; left &= left - 1) *place++ = first + 32 * (kWords * t + i) + __ffs(int(left)) - 1;
-    if (once) {
+    const auto write = [&](int32_t* place) {
+      for (int i = 0; i < kWords; ++i)
+        for (uint32_t left = word[i]; left; left &= left - 1) *place++ = first + 32 * (kWords * t + i) + __ffs(int(left)) - 1;
+    };
+    if (once) {                                  // in whole sectors, by way of the list, which nobody needs any more
+      int32_t* selected = reinterpret_cast<int32_t*>(list.entry);
+      write(selected + scan.before);
       __syncthreads();
-      for (int i = t; i < int(scan.total); i += kThreads) row.indices[i] = out[i];
+      for (int i = t; i < int(scan.total); i += kThreads) row.indices[i] = selected[i];
+    } else {
+      write(row.indices + written + scan.before);
+      clear_words<kThreads>(s.bits);
+      __syncthreads();
     }
     written += int(scan.total);
+    mine = later, cut = only(kLowest);
   }
   fill_rest<kThreads>(row, written);
 }
@@ -261,38 +309,41 @@ static __global__ void __launch_bounds__(kThreads, kCtas) kernel(const TopkArgs 
   // The shuffle keeps the address from being worked out again for every tile.
   row.logits = reinterpret_cast<const float*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(row.logits), 0));
   const List list{reinterpret_cast<uint2*>(&s + 1), rows};
-  const Bound lowest{-FLT_MAX, INT_MAX};
   const int t = threadIdx.x;
   const Tiles<kThreads> tiles{row, tiles_of(row.last - row.aligned, tile_slots(kThreads))};
   Quads x{}, y{};
 
   trace_step("[T1] sample");
   load(x, tiles, 0), load(y, tiles, 1);
-  Bound bound = lowest;
-  if (row.last - row.aligned > (rows - 2) * kThreads) bound = sample_bound(s, tiles, x, lowest);
+  clear_words<kThreads>(s.bits);
+  if (t == 0) s.members = 0, s.ahead = row_ahead(a, int64_t(blockIdx.x) + ahead);
+  Bound bound = kLowest;
+  if (4 * kTileQuads * tiles.count >= rows) bound = sample_bound(s, tiles, x, y);   // a list might get full
 
   trace_step("[T2] collect");
+  // [rounds]
   int tile = 0, mine = 0, entries = 0;
   while (true) {
     tile = collect<kThreads>(tiles, list, bound, x, y, tile, mine);
     const Scan scan = block_scan<kThreads>(uint32_t(mine) | uint32_t(tile < tiles.count) << 16, s.search.warp_total);
     entries = int(scan.total & 0xffff);
     if (scan.total >> 16) {                      // some warp has no room
-      if (entries > row.k) bound = kth_entry<kThreads>(s, list, mine, row.k, bound);
+      if (entries > row.k) bound = kth_entry<kThreads>(s, list, mine, row.k);
       mine = keep<kThreads>(s, list, mine, bound);
-    } else if (entries < row.k && bound.value > lowest.value) {   // the sample's bound was too high
-      tile = 0, mine = 0, bound = lowest;
+    } else if (entries < row.k && bound.value > kLowest.value) {   // the sample's bound was too high
+      tile = 0, mine = 0, bound = kLowest;
     } else {
       break;
     }
     load(x, tiles, tile), load(y, tiles, tile + 1);
   }
-  if (t == 0) prefetch(row_ahead(a, int64_t(blockIdx.x) + ahead));
+  // [rounds]
+  if (t == 0) prefetch(s.ahead);
 
   trace_step("[T3] threshold");
-  if (entries > row.k) bound = kth_entry<kThreads>(s, list, mine, row.k, bound);
+  const Cut cut = entries > row.k ? find_cut<kThreads>(s, list, mine, row.k, bound) : only(kLowest);
   trace_step("[T4] write");
-  write_entries<kThreads>(s, row, list, mine, bound);
+  write_entries<kThreads>(s, row, list, mine, cut);
 }
 
 /// For short rows.
@@ -304,9 +355,9 @@ static const char* unsupported(const TopkArgs& a) {
 
 static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   if (a.rows == 0 || a.topk == 0) return cudaSuccess;
-  const auto rows = [&](int threads) { return int((int64_t(a.topk) + threads - 1) / threads + 24); };
-  const auto bytes = [&](int threads) { return sizeof(SharedStorage) + std::size_t(rows(threads)) * threads * sizeof(uint2); };
-  if (a.n < 8 * int64_t(a.topk) || bytes(256) > kMaxSharedMemory) return cudaError_t(rung_4()->launch(a, stream));
+  const auto rows = [&](int threads) { return int((int64_t(a.topk) + threads - 1) / threads + 21); };
+  const auto bytes = [&](int threads) { return sizeof(SharedStorage) + std::size_t(rows(threads) + kSpare) * threads * sizeof(uint2); };
+  if (a.n < 12 * int64_t(a.topk) || bytes(256) > kMaxSharedMemory) return cudaError_t(rung_4()->launch(a, stream));
   const auto with = [&](auto* kernel, int threads, int ctas) {
     const LaunchConfig config{dim3(unsigned(a.rows)), dim3(unsigned(threads)), bytes(threads), stream};
     return dsa::launch(kernel, config, a, rows(threads), ctas * sm_count());
