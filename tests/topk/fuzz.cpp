@@ -217,6 +217,11 @@ Batch make_batch(uint64_t seed, int64_t max_n, int64_t max_rows, int64_t element
   a.topk = std::max(1, random.pick(ks));
   if (!random.one_in(4)) a.topk = std::min(a.topk, std::max(a.n / 3, 1));   // where there is a choice to make
   a.rows = int(std::clamp<int64_t>(elements / std::max(a.n, 1), 1, max_rows));
+  if (random.one_in(8)) {                        // what rung 6 does not leave to others: long for topk, more rows than SMs
+    a.n = int(max_n - random.below(max_n / 2));
+    a.topk = std::min(a.topk, std::max(a.n / 12, 1));
+    a.rows = int(std::clamp<int64_t>(elements / a.n, 4, max_rows));
+  }
   a.deterministic = random.one_in(2);
   a.logits_stride = a.n + (random.one_in(2) ? random.below(9) : (4 - a.n % 4) % 4);
 
@@ -311,7 +316,7 @@ int sabotage(const Args& args, void*) {
 // ---- The run ------------------------------------------------------------------------------------------------------
 struct Options {
   std::string device = "emulator", step;
-  int64_t rows = 2500, max_n = 6200, repeats = 1, batch = -1;
+  int64_t rows = 2500, max_n = 12000, repeats = 1, batch = -1;
   uint64_t seed = 1;
   bool saboteurs = false;
 };
