@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 
+#include "../cuda/harness/commands.hpp"
 #include "build_info.hpp"
 #include "row_text.hpp"
 #include "timed_case.hpp"
@@ -187,14 +188,14 @@ void initialize_google_benchmark(const std::vector<std::string>& flags) {
 
 void bench(const BenchOptions& options) {
   if (!options.stage.empty()) stage_by_name(options.stage);
+  for (const std::string& step : options.steps) {
+    harness::require_step(options.stage, step);
+    if (step == harness::kReference) throw BadInput("the reference is not timed");
+  }
   if (options.append && options.json.empty()) throw BadInput("--append needs --json FILE");
   if (const std::string reason = harness::unavailable(Device::kGpu); !reason.empty()) {
     std::fprintf(stderr, "dsa bench: no gpu here: %s\n", reason.c_str());
     throw CLI::RuntimeError(kNoDevice);
-  }
-  for (const std::string& step : options.steps) {
-    if (std::none_of(rungs().begin(), rungs().end(), [&](const RungEntry& rung) { return rung.name == step; }))
-      throw BadInput("no step is called '" + step + "' (see dsa list)");
   }
   initialize_google_benchmark(options.flags);
   Session session(options);

@@ -91,7 +91,8 @@ DSA_DEVICE Bin find_bin(int* histogram, int k, BinSearch& s, const Group& group)
 // [find_bin]
 
 /// All threads. Ends without a barrier.
-template <int kThreads, int kWords> DSA_DEVICE void clear_words(int (&word)[kWords]) {
+template <int kThreads, class Word, int kWords> DSA_DEVICE void clear_words(Word (&word)[kWords]) {
+  static_assert(sizeof(Word) == 4);
   for (int i = 4 * int(threadIdx.x); i < kWords; i += 4 * kThreads)
     *reinterpret_cast<uint4*>(&word[i]) = make_uint4(0, 0, 0, 0);
 }

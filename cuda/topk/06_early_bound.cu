@@ -56,11 +56,12 @@ namespace dsa::topk_06 {
 constexpr int kBins = 1024;                      ///< of a histogram
 constexpr int kHalfShift = 6;                    ///< low bits of a half that the sample's histogram does not look at
 constexpr int kFineShift = 14;                   ///< and low bits of a float's key: the bins above a bound span two binades
-constexpr uint32_t kInfinity = 0xff800000;       ///< its key
 constexpr int kFinestShift = 4;                  ///< the same for the bins of a bin
+constexpr uint32_t kInfinity = 0xff800000;       ///< its key
 constexpr int kCrowd = 128;                      ///< a bin above this size gets bins of its own
 constexpr int kMembers = 512;                    ///< a bin up to this size is ranked by comparing all with all
 constexpr int kWindow = 32768;                   ///< columns that are written at a time
+constexpr int kMargin = 21;                      ///< a thread's list has room for so many entries more than its share of k
 constexpr int kSpare = 4;                        ///< places behind a thread's list, which looks for its end after so many columns
 
 /// What is kept: larger values, and this one up to this column.
@@ -76,7 +77,7 @@ struct alignas(16) SharedStorage {               ///< the list follows
     uint64_t member[kMembers];                   ///< later, of one bin, as member_order()
     RadixSelect select;                          ///< or this, for a bin that is too large
   };
-  int bits[kWindow / 32];                        ///< one for each column of a window: whether it is selected
+  uint32_t bits[kWindow / 32];                   ///< one for each column of a window: whether it is selected
   BinSearch search;
   RowAhead ahead;
   int entries;                                   ///< in the list
@@ -308,7 +309,7 @@ DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& 
     int later = 0;                               // entries of this thread that are selected, but behind this window
     const auto select = [&](float value, int column) {
       const uint32_t bit = uint32_t(column - first);
-      if (bit < uint32_t(kWindow)) atomicOr(&s.bits[bit / 32], int(1u << bit % 32));
+      if (bit < uint32_t(kWindow)) atomicOr(&s.bits[bit / 32], 1u << bit % 32);
       else list.entry[kThreads * later++ + t] = make_uint2(__float_as_uint(value), uint32_t(column));
     };
     for_each_entry<kThreads>(list, mine, [&](float value, int column) {
@@ -323,7 +324,7 @@ DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& 
     __syncthreads();
     uint32_t word[kWords];
     int count = 0;
-    for (int i = 0; i < kWords; ++i) word[i] = uint32_t(s.bits[kWords * t + i]), count += __popc(word[i]);
+    for (int i = 0; i < kWords; ++i) word[i] = s.bits[kWords * t + i], count += __popc(word[i]);
     const Scan scan = block_scan<kThreads>(uint32_t(count), s.search.warp_total);
     const auto write = [&](int32_t* place) {
       for (int i = 0; i < kWords; ++i)
@@ -399,7 +400,7 @@ static const char* unsupported(const TopkArgs& a) {
 
 static cudaError_t launch(const TopkArgs& a, cudaStream_t stream) {
   if (a.rows == 0 || a.topk == 0) return cudaSuccess;
-  const auto rows = [&](int threads) { return int((int64_t(a.topk) + threads - 1) / threads + 21); };
+  const auto rows = [&](int threads) { return int((int64_t(a.topk) + threads - 1) / threads + kMargin); };
   const auto bytes = [&](int threads) { return sizeof(SharedStorage) + std::size_t(rows(threads) + kSpare) * threads * sizeof(uint2); };
   if (a.n < 12 * int64_t(a.topk) || bytes(256) > kMaxSharedMemory) return cudaError_t(rung_4()->launch(a, stream));
   const auto with = [&](auto* kernel, int threads, int ctas) {

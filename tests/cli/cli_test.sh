@@ -67,6 +67,8 @@ expect 2 'kv_stride' "$dsa" run sparse_mla_fwd --in "$forward" --out "$work/out"
 expect 2 'unknown stage' "$dsa" explain attention 01_naive
 expect 2 'unknown step .07_magic.*01_naive' "$dsa" explain topk 07_magic
 expect 2 'no kernel' "$dsa" explain topk reference
+expect 2 'unknown step .07_magic.*01_naive' "$dsa" bench --stage topk --step 01_naive --step 07_magic
+expect 2 'reference is not timed' "$dsa" bench --step reference
 expect 2 'no case of topk has .square.*random' "$dsa" explain topk 01_naive --case square
 expect 2 'to draw' "$dsa" explain quantize 01_naive --svg "$work/out"
 expect 2 'no_such_folder' "$dsa" explain quantize 01_naive --json "$work/no_such_folder/out"

@@ -216,12 +216,12 @@ Batch make_batch(uint64_t seed, int64_t max_n, int64_t max_rows, int64_t element
   const int ks[] = {1, 2, 63, 64, 512, 1024, 2048, 4096, a.n, a.n + 1, a.n / 2 + 1, std::max(a.n - 1, 1)};
   a.topk = std::max(1, random.pick(ks));
   if (!random.one_in(4)) a.topk = std::min(a.topk, std::max(a.n / 3, 1));   // where there is a choice to make
-  a.rows = int(std::clamp<int64_t>(elements / std::max(a.n, 1), 1, max_rows));
-  if (random.one_in(8)) {                        // what rung 6 does not leave to others: long for topk, more rows than SMs
+  const bool long_rows = random.one_in(8);       // what rung 6 does not leave to others: long for topk, more rows than SMs
+  if (long_rows) {
     a.n = int(max_n - random.below(max_n / 2));
     a.topk = std::min(a.topk, std::max(a.n / 12, 1));
-    a.rows = int(std::clamp<int64_t>(elements / a.n, 4, max_rows));
   }
+  a.rows = int(std::clamp<int64_t>(elements / std::max(a.n, 1), long_rows ? 4 : 1, max_rows));
   a.deterministic = random.one_in(2);
   a.logits_stride = a.n + (random.one_in(2) ? random.below(9) : (4 - a.n % 4) % 4);
 
