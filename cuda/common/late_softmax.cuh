@@ -13,6 +13,9 @@ struct Raise {
   bool any[4];                                        ///< by warp: the rest counts
   float reference[kTileHeads];                        ///< the new one
   float factor[kTileHeads];                           ///< what sums relative to the old one must be multiplied with
+
+  /// The same answer for a whole warpgroup, where its warps must not go different ways.
+  DSA_DEVICE bool of_some_warp() const { return any[0] | any[1] | any[2] | any[3]; }
 };
 
 DSA_DEVICE float both(float2 x) { return x.x + x.y; }

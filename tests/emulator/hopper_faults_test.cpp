@@ -123,6 +123,11 @@ TEST_CASE("more bytes announced than copied" * doctest::skip(kThreadSanitizer)) 
 TEST_CASE("a warp multiplies with another tile" * doctest::skip(kThreadSanitizer)) {
   must_be_named<Break::kDivergentDescriptor>({"wgmma divergence"});
 }
+TEST_CASE("warps of a warpgroup go different ways" * doctest::skip(kThreadSanitizer)) {
+  must_be_named<Break::kOneWarpWaits>({"warpgroup divergence: after 12 instructions"});
+  must_be_named<Break::kLastWaitTwice>({"the block exits after 32 threads of a warpgroup have executed wgmma.wait_group 0"});
+  must_be_named<Break::kUnevenRegisters>({"setmaxnreg.inc 224 here, setmaxnreg.inc 232", "setmaxnreg.inc 232 here, setmaxnreg.inc 224"});
+}
 TEST_CASE("a descriptor with illegal bits" * doctest::skip(kThreadSanitizer)) {
   must_be_named<Break::kIllegalDescriptor>({"illegal descriptor"});
 }

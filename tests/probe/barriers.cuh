@@ -9,11 +9,12 @@ namespace dsa::probe {
 // ---- Phases -------------------------------------------------------------------------------------------------------
 struct PhaseShared {
   alignas(128) unsigned char data[128];
-  ptx::mbarrier fresh, one, two, bytes_first, bytes_last, count;
+  ptx::mbarrier fresh, one, two, bytes_first, bytes_last, count, tested;
 };
-inline constexpr int kPhaseSteps = 16;
+inline constexpr int kPhaseSteps = 11, kTestSteps = 6, kNotCompleteSteps = 3;
 
-/// Each step stores 1 when the wait that must succeed does.
+/// Each step stores 1 when the wait that must succeed does; then what test_wait says, which does not wait.
+/// @param out  [kPhaseSteps + kTestSteps + kNotCompleteSteps]
 static __global__ void mbarrier_phases(const unsigned char* in, uint32_t* out) {
   PhaseShared& s = shared_memory<PhaseShared>();
   if (threadIdx.x != 0) return;
@@ -23,6 +24,7 @@ static __global__ void mbarrier_phases(const unsigned char* in, uint32_t* out) {
   ptx::mbarrier_init(&s.bytes_first, 1);
   ptx::mbarrier_init(&s.bytes_last, 1);
   ptx::mbarrier_init(&s.count, 7);
+  ptx::mbarrier_init(&s.tested, 2);
   ptx::fence_mbarrier_init();
   int step = 0;
   const auto note = [&](bool complete) { out[step++] = complete ? 1 : kTimeout; };
@@ -58,14 +60,25 @@ static __global__ void mbarrier_phases(const unsigned char* in, uint32_t* out) {
   note(completes(&s.bytes_last, 0));                     // 9
   ptx::mbarrier_arrive_expect_tx(&s.bytes_last, 0);      // no bytes: an arrival
   note(completes(&s.bytes_last, 1));                     // 10
+
+  const auto test = [&](unsigned parity) { out[step++] = ptx::mbarrier_test_wait_parity(&s.tested, parity); };
+  test(1);                                               // the phase before the first
+  test(0);                                               // the first: no arrival yet
+  ptx::mbarrier_arrive(&s.tested);
+  test(0);                                               // one of two
+  ptx::mbarrier_arrive(&s.tested);
+  test(0);                                               // both
+  test(1);                                               // the second phase, which has the parity of the one before the first
+  ptx::mbarrier_arrive(&s.tested, 2);
+  test(1);
 #if !defined(DSA_EMULATOR)
   // Phases that do not complete: the emulator would wait for ever, so these are only told.
-  out[step++] = completes(&s.fresh, 0);                  // 11
+  out[step++] = completes(&s.fresh, 0);                  // 0
   ptx::mbarrier_arrive(&s.two);
-  out[step++] = completes(&s.two, 0);                    // 12: one of two arrivals
+  out[step++] = completes(&s.two, 0);                    // 1: one of two arrivals
   ptx::mbarrier_expect_tx(&s.one, 16);
   ptx::mbarrier_arrive(&s.one);
-  out[step++] = completes(&s.one, 1);                    // 13: the arrival, but not the bytes
+  out[step++] = completes(&s.one, 1);                    // 2: the arrival, but not the bytes
 #endif
 }
 
@@ -73,11 +86,13 @@ inline void probe_phases() {
   const std::string name = "mbarrier/phases";
   if (!is_wanted(name)) return;
   const Array<unsigned char> in(scrambled_bytes(128, 7));
-  const Array<uint32_t> out(kPhaseSteps);
+  const Array<uint32_t> out(kPhaseSteps + kTestSteps + kNotCompleteSteps);
   if (!run<PhaseShared>(name, mbarrier_phases, 1, 32, in.data(), out.data())) return;
   const std::vector<uint32_t> steps = out.read();
-  print_words(name, std::vector<uint32_t>(steps.begin(), steps.begin() + 11));
-  print_words("# " + name + "/not_complete", std::vector<uint32_t>(steps.begin() + 11, steps.begin() + 14));
+  const auto tests = steps.begin() + kPhaseSteps, not_complete = tests + kTestSteps;
+  print_words(name, std::vector<uint32_t>(steps.begin(), tests));
+  print_words("mbarrier/test_wait", std::vector<uint32_t>(tests, not_complete));
+  print_words("# " + name + "/not_complete", std::vector<uint32_t>(not_complete, steps.end()));
 }
 
 // ---- Named barriers, elect.sync -------------------------------------------------------------------------------------
@@ -93,23 +108,27 @@ static __global__ void named_barriers(uint32_t* out) {
   if (lane == 0) s.order[warp] = warp == 0 ? 1 : 3 * s.order[warp - 1] + 1;
   if (warp < 3) ptx::barrier_arrive(warp + 1, 64);
   const unsigned elected = __ballot_sync(0xffffffffu, ptx::elect_sync());
+  const bool all = ptx::barrier_all(5, 128, threadIdx.x < 128), all_but_one = ptx::barrier_all(5, 128, threadIdx.x != 77);
   __syncthreads();
   if (lane == 0) {
     out[warp] = s.order[warp];
     out[4 + warp] = __popc(elected);
     out[8 + warp] = elected;
+    out[12 + warp] = all;
+    out[16 + warp] = all_but_one;
   }
 }
 
 inline void probe_named_barriers() {
   const std::string name = "barrier/named";
   if (!is_wanted(name)) return;
-  const Array<uint32_t> out(12);
+  const Array<uint32_t> out(20);
   if (!run<ChainShared>(name, named_barriers, 1, 128, out.data())) return;
   const std::vector<uint32_t> words = out.read();
   print_words(name, std::vector<uint32_t>(words.begin(), words.begin() + 4));
   print_words("elect_sync/lanes", std::vector<uint32_t>(words.begin() + 4, words.begin() + 8));
-  print_words("# elect_sync/masks", std::vector<uint32_t>(words.begin() + 8, words.end()));
+  print_words("# elect_sync/masks", std::vector<uint32_t>(words.begin() + 8, words.begin() + 12));
+  print_words("barrier/all", std::vector<uint32_t>(words.begin() + 12, words.end()));
 }
 
 // ---- Two CTAs -------------------------------------------------------------------------------------------------------

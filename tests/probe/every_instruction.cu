@@ -35,6 +35,7 @@ static __global__ void addresses_and_barriers(unsigned* out) {
   ptx::mbarrier_wait_parity_cluster(&s.bar[0], 0);
   out[1] = ptx::smem_address(s.tile) + ptx::cluster_nctarank();
   ptx::barrier_sync(1, 128);
+  out[3] = ptx::barrier_all(3, 128, threadIdx.x < 100);
   ptx::barrier_arrive(2, 256);
   if (ptx::elect_sync()) out[2] = swizzle(ptx::Swizzle::k64B, threadIdx.x) + swizzle_128B(threadIdx.x);
 }

@@ -35,6 +35,9 @@ enum class Break {
   kSamePhaseAgain,           ///< consumers never flip the parity
   kNoBarrierAfterInit,       ///< threads may use a mbarrier before it is initialised
   kDivergentDescriptor,      ///< one warp multiplies with another tile
+  kOneWarpWaits,             ///< one warp waits for its scores twice
+  kLastWaitTwice,            ///< one warp waits once more when all is done
+  kUnevenRegisters,          ///< one warp asks for fewer registers than the other three
   kIllegalDescriptor,        ///< a base offset in the descriptor
   kMisalignedCopy,           ///< cp.async to an address that is not a multiple of 16
   kTooManyRegisters,         ///< 248 registers for each consumer
@@ -125,9 +128,10 @@ DSA_DEVICE void clamp(const float (&scores)[32], uint32_t (&p)[4][4]) {
 
 template <Break kBreak> DSA_DEVICE void consume_left(HopperPathStorage& s, const HopperPathArgs& a) {
   trace_role("left consumer");
-  ptx::setmaxnreg_inc<kBreak == Break::kTooManyRegisters ? 248 : 232>();
-  if constexpr (kBreak == Break::kExpectsTooManyBytes) return;   // or all would wait for the bytes for ever
   const int t = threadIdx.x % 128, warp = t / 32, lane = t % 32;
+  if (kBreak == Break::kUnevenRegisters && warp == 3) ptx::setmaxnreg_inc<224>();
+  else ptx::setmaxnreg_inc<kBreak == Break::kTooManyRegisters ? 248 : 232>();
+  if constexpr (kBreak == Break::kExpectsTooManyBytes) return;   // or all would wait for the bytes for ever
   float scores[32], out[32];
   for (int tile = 0; tile < a.tiles; ++tile) {
     const int stage = tile % kStages;
@@ -148,6 +152,7 @@ template <Break kBreak> DSA_DEVICE void consume_left(HopperPathStorage& s, const
     uint32_t p[4][4];
     if constexpr (kBreak == Break::kReadsTooEarly) clamp(scores, p);
     ptx::wgmma_wait_group<0>();
+    if (kBreak == Break::kOneWarpWaits && warp == 3) ptx::wgmma_wait_group<0>();
     ptx::wgmma_keep(scores);
     trace_step("[C2] clamp", 80);          // two comparisons for each of 32 values, 16 conversions
     if constexpr (kBreak != Break::kReadsTooEarly) clamp(scores, p);
@@ -180,6 +185,7 @@ template <Break kBreak> DSA_DEVICE void consume_left(HopperPathStorage& s, const
     a.out[row * kColumns + column] = out[i];
   }
   if constexpr (kBreak == Break::kTwoThreadsOneSlot) s.scratch = t;
+  if (kBreak == Break::kLastWaitTwice && warp == 3) ptx::wgmma_wait_group<0>();
 }
 
 template <Break kBreak> DSA_DEVICE void consume_right(HopperPathStorage& s, const HopperPathArgs& a) {

@@ -43,8 +43,8 @@ static_assert(sizeof(SharedStorage) <= kMaxSharedMemory);
 
 /// Named barriers between the consumers, 128 threads arrive and 128 wait: P of the even or the odd tile is there, with its
 /// Raise; at the end of a query, the sums of consumer 0 or 1 are there.
-/// kScores0 is among the 128 threads of consumer 0.
-constexpr unsigned kP0 = 1, kP1 = 2, kSums0 = 3, kSums1 = 4, kScores0 = 5;
+/// kScores0 and kAgree0 are among the 128 threads of consumer 0.
+constexpr unsigned kP0 = 1, kP1 = 2, kSums0 = 3, kSums1 = 4, kScores0 = 5, kAgree0 = 6;
 constexpr unsigned kBoth = 256;
 
 // ---- Producer ---------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ DSA_DEVICE void end_odd_product(SharedStorage& s, float (&out)[128]) {
 /// wait does not keep others waiting. @return which of the keys are valid
 DSA_DEVICE uint64_t queue_scores(SharedStorage& s, const RingPosition<1>& at, float (&scores)[32], float (&out)[128]) {
   trace_step("[A4] scores");
-  const bool there = __all_sync(0xffffffffu, ptx::mbarrier_test_wait_parity(&s.left[0].full, at.parity));
+  const bool there = ptx::barrier_all(kAgree0, 128, ptx::mbarrier_test_wait_parity(&s.left[0].full, at.parity));
   if (!there) end_odd_product(s, out);
   wait_full(s.left[0], at.parity);
   const uint64_t valid = s.valid[0];
@@ -295,11 +295,13 @@ DSA_DEVICE void multiply_odd(SharedStorage& s, const SparseMlaFwdArgs& a, const 
 
     trace_step("[B1] P0 V0R");
     ptx::barrier_sync(kP0, kBoth);                    // after consumer 0 has seen K0, and a fence
-    if (s.raise[0].any[t / 32]) {
+    if (s.raise[0].of_some_warp()) {                  // the warpgroup waits as one
       ptx::wgmma_wait_group<0>();                     // seldom; without it, ptxas has it waited for always
       ptx::wgmma_keep(scores);
-      softmax.follow(s.raise[0], t, factor);
-      if (pair > 0) rescale(out, factor);
+      if (s.raise[0].any[t / 32]) {
+        softmax.follow(s.raise[0], t, factor);
+        if (pair > 0) rescale(out, factor);
+      }
     }
     ptx::wgmma_keep(out);
     ptx::wgmma_fence();

@@ -336,6 +336,12 @@ void named_barrier_sync(unsigned id, unsigned threads) {
   barrier(id, threads, true, false, "bar.sync", __builtin_return_address(0));
 }
 
+int named_barrier_count(unsigned id, unsigned threads, bool predicate) {
+  OwnBusiness quiet;
+  if (id == 0) broken("barrier 0 is __syncthreads; named barriers are 1 to 15");
+  return barrier(id, threads, true, predicate, "bar.red", __builtin_return_address(0));
+}
+
 void named_barrier_arrive(unsigned id, unsigned threads) {
   OwnBusiness quiet;
   if (id == 0) broken("barrier 0 is __syncthreads; named barriers are 1 to 15");
@@ -366,11 +372,13 @@ void stmatrix(void* row, const uint32_t* registers, int count, bool transposed) 
 
 void setmaxnreg_inc(unsigned registers) {
   OwnBusiness quiet;
+  aligned_step("setmaxnreg.inc", registers, __builtin_return_address(0));
   meet(WarpOp::kSetmaxnregInc, ~0u, {registers}, __builtin_return_address(0));
 }
 
 void setmaxnreg_dec(unsigned registers) {
   OwnBusiness quiet;
+  aligned_step("setmaxnreg.dec", registers, __builtin_return_address(0));
   meet(WarpOp::kSetmaxnregDec, ~0u, {registers}, __builtin_return_address(0));
 }
 

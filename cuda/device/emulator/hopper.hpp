@@ -73,8 +73,9 @@ void st_async(void* shared, const void* value, unsigned bytes, uint64_t* barrier
 
 // ---- Order ----------------------------------------------------------------------------------------------------
 void fence_proxy_async();
-/// bar.sync / bar.arrive on barrier `id` with `threads` participants.
+/// bar.sync / bar.red.popc / bar.arrive on barrier `id` with `threads` participants.
 void named_barrier_sync(unsigned id, unsigned threads);
+int named_barrier_count(unsigned id, unsigned threads, bool predicate);
 void named_barrier_arrive(unsigned id, unsigned threads);
 void setmaxnreg_inc(unsigned registers);
 void setmaxnreg_dec(unsigned registers);

@@ -273,6 +273,7 @@ void Scheduler::end_block(Block& block) {
     force(op, op.steps.size());
   }
   std::erase_if(pending_, [](const auto& op) { return op->finished(); });
+  check_warpgroups_at_exit(block);
   check_mbarriers_at_exit(block);
   end_shared(block.slot);
 }

@@ -111,7 +111,19 @@ struct WgmmaOp {
   std::array<std::shared_ptr<AsyncOp>, 4> parts;        // of each warp, once all 128 threads have issued it
 };
 
+/// An instruction that all threads of a warpgroup must execute, the same one in the same order (PTX: `.aligned`). Two places with
+/// the same instruction are not told apart: compilers merge and split those.
+struct AlignedStep {
+  const char* name;
+  unsigned argument;                                    // of wait_group and setmaxnreg
+  std::size_t first = 0;                                // the thread that got here first
+  const void* pc = nullptr;                             // where it stands
+  std::size_t came = 0;                                 // threads so far
+};
+
 struct Warpgroup {
+  std::deque<AlignedStep> steps;                        // some thread has not come to them yet
+  uint64_t first_step = 0;                              // number of steps.front()
   std::deque<std::shared_ptr<WgmmaOp>> ops;             // some thread has not waited for them yet
   uint64_t first_op = 0;                                // number of ops.front()
   std::array<uint64_t, 4> executed{};                   // by warp: ops before this number are done; they run in order
@@ -145,6 +157,7 @@ struct ThreadState {
   std::deque<Store> bulk;                // not yet finished, or not yet waited for
   uint64_t bulk_groups = 0;
 
+  uint64_t aligned_steps = 0;            // executed so far
   uint64_t wgmma_issued = 0;
   uint64_t wgmma_waited = 0;
   std::vector<uint64_t> wgmma_groups;    // wgmma_issued at each commit
@@ -366,6 +379,9 @@ void mbarrier_complete_tx(Mbarrier& barrier, int64_t bytes, const Clock& done);
 Mbarrier& find_mbarrier(uint64_t* address, const char* instruction, const void* pc);
 void mbarrier_redraw(Mbarrier& barrier);
 std::string mbarrier_name(const Mbarrier& barrier);
+/// The calling thread comes to an instruction that its whole warpgroup must execute.
+void aligned_step(const char* name, unsigned argument, const void* pc);
+void check_warpgroups_at_exit(Block& block);
 void check_mbarriers_at_exit(Block& block);
 void check_async_at_exit(Thread& thread);
 

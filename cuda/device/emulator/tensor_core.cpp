@@ -4,13 +4,18 @@
 /// makes the warp's 16 rows of D from 16 rows of A and all of B; they go at their own pace. A warp's part is executed, in
 /// order, when the schedule says so, at the latest when a thread of the warp waits: to have waited says nothing of what the
 /// other three still read. From issue to wait the accumulator registers hold NaN.
+///
+/// Product, fence, commit and wait are executed by a warpgroup as one, and so is setmaxnreg: every thread must come to the same
+/// ones in the same order. aligned_step() compares them.
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string_view>
 
 #include "../../../reference/numeric.hpp"
 #include "matrix.hpp"
 #include "scheduler.hpp"
+#include "source.hpp"
 
 namespace dsa::emulator {
 
@@ -150,11 +155,49 @@ std::string wait_details(const Thread& thread) {
   return "for " + text(op.shape) + ", which " + std::to_string(op.issued_by) + " of 128 threads have issued";
 }
 
+// ---- Alignment ----------------------------------------------------------------------------------------------------
+std::string text(const AlignedStep& step) {
+  const bool has_argument = std::string_view(step.name) != "wgmma.fence" && std::string_view(step.name) != "wgmma.commit_group";
+  return step.name + (has_argument ? " " + std::to_string(step.argument) : "");
+}
+
 }  // namespace
+
+void aligned_step(const char* name, unsigned argument, const void* pc) {
+  Scheduler& s = scheduler();
+  Thread& thread = s.self();
+  const std::size_t first = thread.number / kWarpgroupSize * kWarpgroupSize;
+  const std::size_t size = std::min(kWarpgroupSize, thread.block->threads.size() - first);
+  Warpgroup& group = warpgroup_of(thread);
+  const uint64_t number = thread.aligned_steps++;
+  if (number == group.first_step + group.steps.size()) group.steps.push_back({name, argument, thread.number, pc});
+  AlignedStep& step = group.steps[number - group.first_step];
+  if (std::string_view(step.name) != name || step.argument != argument) {
+    const std::string where = source_line(step.pc);
+    s.fail(&thread,
+           "warpgroup divergence: after " + std::to_string(number) + " instructions that a warpgroup executes as one, " +
+               text(AlignedStep{name, argument}) + " here, " + text(step) + " in thread " + std::to_string(step.first) +
+               (where.empty() ? "" : " at " + where),
+           pc);
+  }
+  if (++step.came == size) group.steps.pop_front(), ++group.first_step;   // it can only be the first
+}
+
+void check_warpgroups_at_exit(Block& block) {
+  for (const Warpgroup& group : block.warpgroups) {
+    if (group.steps.empty()) continue;
+    const AlignedStep& step = group.steps.front();
+    scheduler().fail(block.threads[step.first],
+                     "warpgroup divergence: the block exits after " + std::to_string(step.came) + " threads of a warpgroup have executed " +
+                         text(step),
+                     step.pc);
+  }
+}
 
 void wgmma_fence() {
   OwnBusiness quiet;
   scheduler().preempt(__builtin_return_address(0));
+  aligned_step("wgmma.fence", 0, __builtin_return_address(0));
   scheduler().self().wgmma_fenced = true;
 }
 
@@ -163,6 +206,7 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_desc
   OwnBusiness quiet;
   Scheduler& s = scheduler();
   s.preempt(__builtin_return_address(0));
+  aligned_step("wgmma", unsigned(shape.n), __builtin_return_address(0));
   Thread& thread = s.self();
   const std::size_t t = thread.number % kWarpgroupSize;
   if (thread.number / kWarpgroupSize * kWarpgroupSize + kWarpgroupSize > thread.block->threads.size())
@@ -240,6 +284,7 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_desc
 void wgmma_commit_group() {
   OwnBusiness quiet;
   scheduler().preempt(__builtin_return_address(0));
+  aligned_step("wgmma.commit_group", 0, __builtin_return_address(0));
   Thread& thread = scheduler().self();
   thread.wgmma_groups.push_back(thread.wgmma_issued);
 }
@@ -248,6 +293,7 @@ void wgmma_wait_group(unsigned pending) {
   OwnBusiness quiet;
   Scheduler& s = scheduler();
   s.preempt(__builtin_return_address(0));
+  aligned_step("wgmma.wait_group", pending, __builtin_return_address(0));
   Thread& thread = s.self();
   thread.wgmma_fenced = false;
   if (thread.wgmma_groups.size() <= pending) return;

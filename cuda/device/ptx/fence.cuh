@@ -45,6 +45,18 @@ DSA_DEVICE void barrier_sync(unsigned id, unsigned threads) {
 #endif
 }
 
+/// `bar.red.and.pred id, threads`: the same, and tells all of them whether `predicate` was true for every one.
+DSA_DEVICE bool barrier_all(unsigned id, unsigned threads, bool predicate) {
+#if defined(DSA_EMULATOR)
+  return emulator::named_barrier_count(id, threads, predicate) == int(threads);
+#else
+  unsigned all;
+  asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %3, 0;\n\tbar.red.and.pred p, %1, %2, p;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+               : "=r"(all) : "r"(id), "r"(threads), "r"(unsigned(predicate)) : "memory");
+  return all;
+#endif
+}
+
 /// `bar.arrive id, threads`: comes to the barrier and does not wait. Whole warps.
 DSA_DEVICE void barrier_arrive(unsigned id, unsigned threads) {
 #if defined(DSA_EMULATOR)
