@@ -330,22 +330,24 @@ int block_barrier_count(bool predicate) {
   return sync_threads(predicate, __builtin_return_address(0));
 }
 
+static int named_barrier(unsigned id, unsigned threads, bool wait, bool predicate, const char* name, const void* pc) {
+  if (id == 0) broken("barrier 0 is __syncthreads; named barriers are 1 to 15");
+  return barrier(id, threads, wait, predicate, name, pc);
+}
+
 void named_barrier_sync(unsigned id, unsigned threads) {
   OwnBusiness quiet;
-  if (id == 0) broken("barrier 0 is __syncthreads; named barriers are 1 to 15");
-  barrier(id, threads, true, false, "bar.sync", __builtin_return_address(0));
+  named_barrier(id, threads, true, false, "bar.sync", __builtin_return_address(0));
 }
 
 int named_barrier_count(unsigned id, unsigned threads, bool predicate) {
   OwnBusiness quiet;
-  if (id == 0) broken("barrier 0 is __syncthreads; named barriers are 1 to 15");
-  return barrier(id, threads, true, predicate, "bar.red", __builtin_return_address(0));
+  return named_barrier(id, threads, true, predicate, "bar.red", __builtin_return_address(0));
 }
 
 void named_barrier_arrive(unsigned id, unsigned threads) {
   OwnBusiness quiet;
-  if (id == 0) broken("barrier 0 is __syncthreads; named barriers are 1 to 15");
-  barrier(id, threads, false, false, "bar.arrive", __builtin_return_address(0));
+  named_barrier(id, threads, false, false, "bar.arrive", __builtin_return_address(0));
 }
 
 uint64_t warp_collective(WarpOp op, unsigned mask, uint64_t value, int argument, int width) {
@@ -372,13 +374,13 @@ void stmatrix(void* row, const uint32_t* registers, int count, bool transposed) 
 
 void setmaxnreg_inc(unsigned registers) {
   OwnBusiness quiet;
-  aligned_step("setmaxnreg.inc", registers, __builtin_return_address(0));
+  aligned_step("setmaxnreg.inc", __builtin_return_address(0), registers);
   meet(WarpOp::kSetmaxnregInc, ~0u, {registers}, __builtin_return_address(0));
 }
 
 void setmaxnreg_dec(unsigned registers) {
   OwnBusiness quiet;
-  aligned_step("setmaxnreg.dec", registers, __builtin_return_address(0));
+  aligned_step("setmaxnreg.dec", __builtin_return_address(0), registers);
   meet(WarpOp::kSetmaxnregDec, ~0u, {registers}, __builtin_return_address(0));
 }
 

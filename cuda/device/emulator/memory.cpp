@@ -159,10 +159,8 @@ bool is_engine(std::size_t writer) { return writer % kWritersPerBlock >= kMaxWar
 
 /// @param seen  of the writer, by the reader
 std::string not_fenced(const Access& access, std::size_t offset, const Shadow::Write& write, uint32_t seen) {
-  std::string line = source_line(write.pc);
-  if (!line.empty()) line = " at " + line;
   return verb(access) + "shared memory at offset " + std::to_string(offset) + " that warp " +
-         std::to_string(write.warp % kMaxWarps) + " wrote" + line +
+         std::to_string(write.warp % kMaxWarps) + " wrote" + where(write.pc) +
          (seen < write.tick
               ? std::string(
                     ", and nothing orders the two: a barrier is missing, or comes too early or too late") +

@@ -34,12 +34,6 @@ std::string text(const uint3& index) {
   return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
 }
 
-/// " at 02_tensor_core.cu:88 (consume)", or "".
-std::string where(const void* pc) {
-  const std::string line = pc ? source_line(pc) : "";
-  return line.empty() ? "" : " at " + line;
-}
-
 /// The start of a block's shared memory, with room behind it that no kernel may touch.
 unsigned char* allocate_shared(std::size_t bytes) {
   const std::size_t allocated = (bytes + 2 * kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment;

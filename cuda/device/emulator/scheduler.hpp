@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -115,9 +116,9 @@ struct WgmmaOp {
 /// the same instruction are not told apart: compilers merge and split those.
 struct AlignedStep {
   const char* name;
-  unsigned argument;                                    // of wait_group and setmaxnreg
-  std::size_t first = 0;                                // the thread that got here first
-  const void* pc = nullptr;                             // where it stands
+  std::optional<unsigned> argument;                     // of wait_group and setmaxnreg
+  std::size_t first;                                    // the thread that got here first
+  const void* pc;                                       // where it stands
   std::size_t came = 0;                                 // threads so far
 };
 
@@ -380,7 +381,7 @@ Mbarrier& find_mbarrier(uint64_t* address, const char* instruction, const void* 
 void mbarrier_redraw(Mbarrier& barrier);
 std::string mbarrier_name(const Mbarrier& barrier);
 /// The calling thread comes to an instruction that its whole warpgroup must execute.
-void aligned_step(const char* name, unsigned argument, const void* pc);
+void aligned_step(const char* name, const void* pc, std::optional<unsigned> argument = {});
 void check_warpgroups_at_exit(Block& block);
 void check_mbarriers_at_exit(Block& block);
 void check_async_at_exit(Thread& thread);

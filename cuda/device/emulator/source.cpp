@@ -133,6 +133,11 @@ std::string source_line(const void* pc) {
   return name + ":" + std::to_string(place.line) + " (" + place.function + ")";
 }
 
+std::string where(const void* pc) {
+  const std::string line = pc ? source_line(pc) : "";
+  return line.empty() ? "" : " at " + line;
+}
+
 std::string source_text(const void* pc) {
   const Place& place = place_of(pc);
   if (place.line == 0) return "";

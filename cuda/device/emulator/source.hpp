@@ -11,6 +11,9 @@ namespace dsa::emulator {
 /// verdicts only.
 std::string source_line(const void* pc);
 
+/// " at 02_tensor_core.cu:88 (consume)", or "" when unknown or null.
+std::string where(const void* pc);
+
 /// The text of the line of source that source_line() names, without indentation; "" when unknown.
 std::string source_text(const void* pc);
 

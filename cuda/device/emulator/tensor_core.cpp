@@ -35,6 +35,8 @@ bool same(const WgmmaShape& a, const WgmmaShape& b) {
          a.b_mn_major == b.b_mn_major;
 }
 
+/// Number of its warpgroup's first thread.
+std::size_t first_of_warpgroup(const Thread& thread) { return thread.number / kWarpgroupSize * kWarpgroupSize; }
 Warpgroup& warpgroup_of(Thread& thread) { return thread.block->warpgroups[thread.number / kWarpgroupSize]; }
 
 float value_of(const unsigned char* bytes, WgmmaShape::Type type) {
@@ -156,28 +158,25 @@ std::string wait_details(const Thread& thread) {
 }
 
 // ---- Alignment ----------------------------------------------------------------------------------------------------
-std::string text(const AlignedStep& step) {
-  const bool has_argument = std::string_view(step.name) != "wgmma.fence" && std::string_view(step.name) != "wgmma.commit_group";
-  return step.name + (has_argument ? " " + std::to_string(step.argument) : "");
+std::string aligned_text(const char* name, std::optional<unsigned> argument) {
+  return name + (argument ? " " + std::to_string(*argument) : "");
 }
 
 }  // namespace
 
-void aligned_step(const char* name, unsigned argument, const void* pc) {
+void aligned_step(const char* name, const void* pc, std::optional<unsigned> argument) {
   Scheduler& s = scheduler();
   Thread& thread = s.self();
-  const std::size_t first = thread.number / kWarpgroupSize * kWarpgroupSize;
-  const std::size_t size = std::min(kWarpgroupSize, thread.block->threads.size() - first);
+  const std::size_t size = std::min(kWarpgroupSize, thread.block->threads.size() - first_of_warpgroup(thread));
   Warpgroup& group = warpgroup_of(thread);
   const uint64_t number = thread.aligned_steps++;
   if (number == group.first_step + group.steps.size()) group.steps.push_back({name, argument, thread.number, pc});
   AlignedStep& step = group.steps[number - group.first_step];
   if (std::string_view(step.name) != name || step.argument != argument) {
-    const std::string where = source_line(step.pc);
     s.fail(&thread,
            "warpgroup divergence: after " + std::to_string(number) + " instructions that a warpgroup executes as one, " +
-               text(AlignedStep{name, argument}) + " here, " + text(step) + " in thread " + std::to_string(step.first) +
-               (where.empty() ? "" : " at " + where),
+               aligned_text(name, argument) + " here, " + aligned_text(step.name, step.argument) + " in thread " +
+               std::to_string(step.first) + where(step.pc),
            pc);
   }
   if (++step.came == size) group.steps.pop_front(), ++group.first_step;   // it can only be the first
@@ -189,7 +188,7 @@ void check_warpgroups_at_exit(Block& block) {
     const AlignedStep& step = group.steps.front();
     scheduler().fail(block.threads[step.first],
                      "warpgroup divergence: the block exits after " + std::to_string(step.came) + " threads of a warpgroup have executed " +
-                         text(step),
+                         aligned_text(step.name, step.argument),
                      step.pc);
   }
 }
@@ -197,7 +196,7 @@ void check_warpgroups_at_exit(Block& block) {
 void wgmma_fence() {
   OwnBusiness quiet;
   scheduler().preempt(__builtin_return_address(0));
-  aligned_step("wgmma.fence", 0, __builtin_return_address(0));
+  aligned_step("wgmma.fence", __builtin_return_address(0));
   scheduler().self().wgmma_fenced = true;
 }
 
@@ -206,10 +205,10 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_desc
   OwnBusiness quiet;
   Scheduler& s = scheduler();
   s.preempt(__builtin_return_address(0));
-  aligned_step("wgmma", unsigned(shape.n), __builtin_return_address(0));
+  aligned_step("wgmma", __builtin_return_address(0));
   Thread& thread = s.self();
   const std::size_t t = thread.number % kWarpgroupSize;
-  if (thread.number / kWarpgroupSize * kWarpgroupSize + kWarpgroupSize > thread.block->threads.size())
+  if (first_of_warpgroup(thread) + kWarpgroupSize > thread.block->threads.size())
     broken(text(shape) + ": the warpgroup has fewer than 128 threads");
   if (!thread.wgmma_fenced)
     broken(
@@ -230,7 +229,7 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_desc
     op->a_descriptor = a_descriptor, op->b_descriptor = b_descriptor;
     op->accumulate = accumulate;
     if (shape.a_from_registers) op->a.resize(kWarpgroupSize);
-    op->leader = thread.block->threads[thread.number / kWarpgroupSize * kWarpgroupSize];
+    op->leader = thread.block->threads[first_of_warpgroup(thread)];
     op->issuer = thread.number;
     op->pc = thread.pc;
     if (!chain) {
@@ -275,7 +274,7 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_desc
     op->parts[warp]->steps.push_back([&group, warp, number] { execute_through(group, warp, number); });
   }
   for (std::size_t i = 0; i < kWarpgroupSize; ++i) {   // threads that wait for it to be issued
-    Thread& other = *thread.block->threads[thread.number / kWarpgroupSize * kWarpgroupSize + i];
+    Thread& other = *thread.block->threads[first_of_warpgroup(thread) + i];
     if (other.waiting && other.waits_for == op.get()) s.wake(other);
   }
   for (const auto& part : op->parts) s.start(part);
@@ -284,7 +283,7 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_desc
 void wgmma_commit_group() {
   OwnBusiness quiet;
   scheduler().preempt(__builtin_return_address(0));
-  aligned_step("wgmma.commit_group", 0, __builtin_return_address(0));
+  aligned_step("wgmma.commit_group", __builtin_return_address(0));
   Thread& thread = scheduler().self();
   thread.wgmma_groups.push_back(thread.wgmma_issued);
 }
@@ -293,7 +292,7 @@ void wgmma_wait_group(unsigned pending) {
   OwnBusiness quiet;
   Scheduler& s = scheduler();
   s.preempt(__builtin_return_address(0));
-  aligned_step("wgmma.wait_group", pending, __builtin_return_address(0));
+  aligned_step("wgmma.wait_group", __builtin_return_address(0), pending);
   Thread& thread = s.self();
   thread.wgmma_fenced = false;
   if (thread.wgmma_groups.size() <= pending) return;
@@ -309,9 +308,8 @@ void wgmma_wait_group(unsigned pending) {
 
   // Forget what everybody has waited for.
   uint64_t least = bound;
-  const std::size_t first = thread.number / kWarpgroupSize * kWarpgroupSize;
   for (std::size_t i = 0; i < kWarpgroupSize; ++i)
-    least = std::min(least, thread.block->threads[first + i]->wgmma_waited);
+    least = std::min(least, thread.block->threads[first_of_warpgroup(thread) + i]->wgmma_waited);
   for (; group.first_op < least; ++group.first_op) group.ops.pop_front();
 }
 
