@@ -136,7 +136,7 @@ template <class Shape> DSA_DEVICE void do_math(ScoringStorage<Shape>& s, const I
         begin_product<Shape>(d, s.k[k_at.stage].k + row * Shape::kDim, s.q[q_at.stage].q);
         end_product(d);
       }
-      release(s.k_empty[k_at.stage]);
+      release_loaded(s.k_empty[k_at.stage]);
 
       trace_step("[C3] heads", ours ? 300 : 0);
       part = (part - tile.granules()) & 3;           // the next granule is for the warpgroup after the last one's

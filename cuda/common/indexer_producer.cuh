@@ -71,30 +71,27 @@ template <class Shape> struct alignas(1024) QueryTile {
 template <class Shape> constexpr unsigned kQueryBytes = kBlockColumns * (Shape::kDim + sizeof(float));
 template <class Shape>
 DSA_DEVICE void copy_queries(QueryTile<Shape>& tile, float* weights, const IndexerMaps& maps, int block, ptx::mbarrier* full) {
-  ptx::cp_async_bulk_tensor_load(tile.q, &maps.q, 0, block * kBlockColumns, full);
-  ptx::cp_async_bulk_tensor_load(weights, &maps.weights, block * kBlockColumns, 0, full);
+  ptx::cp_async_bulk_tensor_load(tile.q, &maps.q, {0, block * kBlockColumns}, full);
+  ptx::cp_async_bulk_tensor_load(weights, &maps.weights, {block * kBlockColumns, 0}, full);
 }
 
-/// The maps, and the copy, of a block whose columns are dealt out as indexer_heads.cuh has it: a box is 8 columns, the next few
-/// heads of every query of the block.
-// [copy_queries_dealt]
+/// The map of q for blocks whose columns are dealt out as indexer_heads.cuh has it: 8 columns are the next few heads of every
+/// query of the block. As a tensor of four dimensions, d_i, the few heads, s_q and h_i / few, that is one box.
+// [dealt_maps]
 template <class Shape> static IndexerMaps dealt_maps(const IndexerArgs& a) {
-  constexpr int kDim = Shape::kDim, kHeads = Shape::kHeads, kQueries = Shape::kQueries;
+  constexpr int kDim = Shape::kDim, kHeads = Shape::kHeads, kQueries = Shape::kQueries, kFew = 8 / kQueries;
   IndexerMaps maps = indexer_maps<Shape>(a);
-  maps.q = ptx::make_tensor_map(a.q, {kDim, kHeads, a.s_q}, {kDim, kHeads * kDim}, {kDim, 8 / kQueries, kQueries},
-                                Shape::kSwizzle);
+  maps.q = ptx::make_tensor_map(a.q, {kDim, kFew, a.s_q, kHeads / kFew}, {kDim, kHeads * kDim, kFew * kDim},
+                                {kDim, kFew, kQueries, kHeads / kFew}, Shape::kSwizzle);
   return maps;
 }
 template <class Shape>
 DSA_DEVICE void copy_queries_dealt(QueryTile<Shape>& tile, float* weights, const IndexerMaps& maps, int block,
                                    ptx::mbarrier* full) {
-#pragma unroll 1
-  for (int j = 0; j < kBlockColumns / 8; ++j)
-    ptx::cp_async_bulk_tensor_load(tile.q + 8 * j * Shape::kDim, &maps.q, 0, j * (8 / Shape::kQueries), block * Shape::kQueries,
-                                   full);
-  ptx::cp_async_bulk_tensor_load(weights, &maps.weights, block * kBlockColumns, 0, full);
+  ptx::cp_async_bulk_tensor_load(tile.q, &maps.q, {0, 0, block * Shape::kQueries, 0}, full);
+  ptx::cp_async_bulk_tensor_load(weights, &maps.weights, {block * kBlockColumns, 0}, full);
 }
-// [copy_queries_dealt]
+// [dealt_maps]
 
 /// Copies `granules` times 64 keys, and 256 scales; completes key_bytes(granules) on `full`.
 template <class Shape> DSA_DEVICE unsigned key_bytes(int granules) {
@@ -105,8 +102,8 @@ DSA_DEVICE void copy_keys(KeyTile<Shape>& tile, float* scale, const IndexerMaps&
                           ptx::mbarrier* full) {
 #pragma unroll 1
   for (int i = 0; i < granules; ++i)
-    ptx::cp_async_bulk_tensor_load(tile.k + i * kGranule * Shape::kDim, &maps.k, 0, first_key + i * kGranule, full);
-  ptx::cp_async_bulk_tensor_load(scale, &maps.k_scale, first_key, 0, full);
+    ptx::cp_async_bulk_tensor_load(tile.k + i * kGranule * Shape::kDim, &maps.k, {0, first_key + i * kGranule}, full);
+  ptx::cp_async_bulk_tensor_load(scale, &maps.k_scale, {first_key, 0}, full);
 }
 
 }  // namespace dsa

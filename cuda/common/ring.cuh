@@ -30,4 +30,14 @@ DSA_DEVICE void release(ptx::mbarrier& empty) {
 }
 // [release]
 
+// [release_loaded]
+/// The same for a buffer that the warp read with loads and that a bulk or tensor copy will overwrite. The arrival may overtake
+/// loads that are still under way, and the copy, unlike another warp's stores, does not queue up behind them. It gives back
+/// whatever else the warp has loaded until then, too.
+DSA_DEVICE void release_loaded(ptx::mbarrier& empty) {
+  ptx::fence_proxy_async_shared();
+  release(empty);
+}
+// [release_loaded]
+
 }  // namespace dsa

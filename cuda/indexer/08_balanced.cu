@@ -159,7 +159,7 @@ template <class Shape> DSA_DEVICE void do_math(SharedStorage<Shape>& s, const In
         scale = s.scale[k_at.stage][row + scattered_key(t)];   // loads under the product
         end_product(d);
       }
-      release(s.k_empty[k_at.stage]);
+      release_loaded(s.k_empty[k_at.stage]);
 
       trace_step("[C3] heads", ours ? 300 : 0);
       part = (part - tile.granules()) & 3;           // the next granule is for the warpgroup after the last one's

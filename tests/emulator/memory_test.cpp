@@ -241,6 +241,48 @@ TEST_CASE("the async proxy may read what was written through the generic one onl
   emulator::end_shared(0);
 }
 
+TEST_CASE("the async proxy may overwrite what was read or written through the generic one only behind a fence") {
+  alignas(16) unsigned char memory[64];
+  emulator::begin_shared(0, memory, sizeof memory);
+  emulator::Clock reader{{0, 0, 0, 5}, {0, 0, 0, 0}}, copier{{9, 0, 0, 0}, {9, 0, 0, 0}};
+  const Access bulk{memory + 16, 16, Access::Kind::kWrite, Access::Proxy::kAsync, nullptr, "cp.async.bulk"};
+  const Access load{memory + 20, 4, Access::Kind::kRead}, store{memory + 24, 4, Access::Kind::kWrite};
+  CHECK(emulator::judge(bulk, 0, copier).empty());     // the first to write
+  REQUIRE(emulator::judge(load, 3, reader).empty());
+  CHECK(emulator::judge(bulk, 0, copier) ==
+        "cp.async.bulk writes shared memory at offset 20 that warp 3 read, and nothing orders the two: a barrier is missing, or "
+        "comes too early or too late");
+  CHECK(emulator::judge(bulk, 0, copier).empty());     // nobody has read what the last copy brought
+
+  REQUIRE(emulator::judge(load, 3, reader).empty());
+  copier.join(reader);                                 // a barrier alone
+  CHECK(emulator::judge(bulk, 0, copier) ==
+        "cp.async.bulk writes shared memory at offset 20 that warp 3 read through the generic proxy, without a "
+        "fence.proxy.async in between");
+  REQUIRE(emulator::judge(load, 3, reader).empty());
+  reader.fence();
+  copier.join(reader);
+  CHECK(emulator::judge(bulk, 0, copier).empty());
+  ++reader.seen[3];                                    // the fence came before this load
+  REQUIRE(emulator::judge(load, 3, reader).empty());
+  copier.join(reader);
+  CHECK(contains(emulator::judge(bulk, 0, copier), "that warp 3 read through the generic proxy"));
+  REQUIRE(emulator::judge(load, 3, reader).empty());
+  copier.fence();                                      // the copier's own fence does it too, behind a barrier
+  CHECK(emulator::judge(bulk, 0, copier).empty());
+
+  ++reader.seen[3];
+  REQUIRE(emulator::judge(store, 3, reader).empty());
+  copier.join(reader);
+  CHECK(emulator::judge(bulk, 0, copier) ==
+        "cp.async.bulk writes shared memory at offset 24 that warp 3 wrote through the generic proxy, without a "
+        "fence.proxy.async in between");
+  REQUIRE(emulator::judge(load, 3, reader).empty());
+  REQUIRE(emulator::judge({memory + 20, 4, Access::Kind::kWrite}, 3, reader).empty());
+  CHECK(emulator::judge({memory + 20, 4, Access::Kind::kWrite, Access::Proxy::kGeneric, nullptr, "cp.async"}, 2, {}).empty());
+  emulator::end_shared(0);
+}
+
 // ---- Counting --------------------------------------------------------------------------------------------------
 namespace {
 

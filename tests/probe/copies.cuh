@@ -136,7 +136,7 @@ struct TensorShared {
 };
 
 struct BoxAt {
-  int rank, at[3];
+  int rank, at[4];
   unsigned bytes;
 };
 
@@ -150,8 +150,10 @@ static __global__ void tensor_load(const __grid_constant__ ptx::TensorMap map, c
     ptx::mbarrier_init(&s.bar, 1);
     ptx::fence_mbarrier_init();
     ptx::mbarrier_arrive_expect_tx(&s.bar, box.bytes);
-    if (box.rank == 2) ptx::cp_async_bulk_tensor_load(s.box, &map, box.at[0], box.at[1], &s.bar);
-    else ptx::cp_async_bulk_tensor_load(s.box, &map, box.at[0], box.at[1], box.at[2], &s.bar);
+    const auto& at = box.at;
+    if (box.rank == 2) ptx::cp_async_bulk_tensor_load(s.box, &map, {at[0], at[1]}, &s.bar);
+    else if (box.rank == 3) ptx::cp_async_bulk_tensor_load(s.box, &map, {at[0], at[1], at[2]}, &s.bar);
+    else ptx::cp_async_bulk_tensor_load(s.box, &map, at, &s.bar);
     status[0] = completes(&s.bar, 0) ? 1 : kTimeout;
   }
   dump_shared(out, s.box, dumped);
@@ -162,48 +164,55 @@ static __global__ void tensor_store(const __grid_constant__ ptx::TensorMap map, 
   TensorShared& s = shared_memory<TensorShared>();
   fill_shared(s.box, image, box.bytes);
   if (threadIdx.x == 0) {
-    if (box.rank == 2) ptx::cp_async_bulk_tensor_store(&map, box.at[0], box.at[1], s.box);
-    else ptx::cp_async_bulk_tensor_store(&map, box.at[0], box.at[1], box.at[2], s.box);
+    const auto& at = box.at;
+    if (box.rank == 2) ptx::cp_async_bulk_tensor_store(&map, {at[0], at[1]}, s.box);
+    else if (box.rank == 3) ptx::cp_async_bulk_tensor_store(&map, {at[0], at[1], at[2]}, s.box);
+    else ptx::cp_async_bulk_tensor_store(&map, at, s.box);
     ptx::cp_async_bulk_commit_group();
     ptx::cp_async_bulk_wait_group<0>();
   }
 }
 
-/// A tensor of elements T in memory with gaps between its rows, and boxes of it.
+/// A tensor of elements T in memory, perhaps with gaps between its rows, and boxes of it.
 template <class T> struct TensorCase {
   std::string name;
   int rank;
-  int size[3], box[3];                           ///< elements; rank 2 has size[2] = box[2] = 1
-  int row_bytes, plane_bytes;
+  int size[4], box[4];                           ///< elements; 1 beyond the rank
+  int stride[3];                                 ///< bytes, of dimensions 1 to 3
   ptx::Swizzle mode;
 
-  int box_bytes() const { return box[0] * box[1] * box[2] * int(sizeof(T)); }
-  int total_bytes() const { return plane_bytes * size[2]; }
+  int box_bytes() const { return box[0] * box[1] * box[2] * box[3] * int(sizeof(T)); }
+  int total_bytes() const { return std::max({stride[0] * size[1], stride[1] * size[2], stride[2] * size[3]}); }
   ptx::TensorMap map(const T* base) const {
-    if (rank == 2) return ptx::make_tensor_map(base, {size[0], size[1]}, {row_bytes}, {box[0], box[1]}, mode);
-    return ptx::make_tensor_map(base, {size[0], size[1], size[2]}, {row_bytes, plane_bytes}, {box[0], box[1], box[2]},
-                                mode);
+    if (rank == 2) return ptx::make_tensor_map(base, {size[0], size[1]}, {stride[0]}, {box[0], box[1]}, mode);
+    if (rank == 3)
+      return ptx::make_tensor_map(base, {size[0], size[1], size[2]}, {stride[0], stride[1]}, {box[0], box[1], box[2]}, mode);
+    return ptx::make_tensor_map(base, {size[0], size[1], size[2], size[3]}, {stride[0], stride[1], stride[2]},
+                                {box[0], box[1], box[2], box[3]}, mode);
   }
   /// Calls visit(offset in shared memory, offset in the tensor or -1) for every byte of the box.
-  template <class Visit> void visit(const int (&at)[3], const Visit& visit_byte) const {
+  template <class Visit> void visit(const int (&at)[4], const Visit& visit_byte) const {
     for (int offset = 0; offset < box_bytes(); ++offset) {
-      const int element = offset / int(sizeof(T)), byte = offset % int(sizeof(T));
-      const int x = at[0] + element % box[0], y = at[1] + element / box[0] % box[1],
-                z = at[2] + element / box[0] / box[1];
-      const bool inside = x >= 0 && x < size[0] && y >= 0 && y < size[1] && z >= 0 && z < size[2];
-      visit_byte(int(swizzle(mode, unsigned(offset))),
-                 inside ? x * int(sizeof(T)) + y * row_bytes + z * plane_bytes + byte : -1);
+      int rest = offset / int(sizeof(T)), global = offset % int(sizeof(T));
+      bool inside = true;
+      for (int i = 0; i < 4; ++i) {
+        const int x = at[i] + rest % box[i];
+        rest /= box[i];
+        inside = inside && x >= 0 && x < size[i];
+        global += x * (i == 0 ? int(sizeof(T)) : stride[i - 1]);
+      }
+      visit_byte(int(swizzle(mode, unsigned(offset))), inside ? global : -1);
     }
   }
 
-  void probe(std::initializer_list<std::array<int, 3>> places) const {
+  void probe(std::initializer_list<std::array<int, 4>> places) const {
     const std::vector<unsigned char> tensor = scrambled_bytes(std::size_t(total_bytes()), 5);
     const std::vector<unsigned char> image = scrambled_bytes(std::size_t(box_bytes()), 6);
-    for (const std::array<int, 3>& place : places) {
-      const std::string where = name + "/at" + std::to_string(place[0]) + "," + std::to_string(place[1]) +
-                                (rank == 3 ? "," + std::to_string(place[2]) : "");
-      const int at[3] = {place[0], place[1], place[2]};
-      const BoxAt box_at{rank, {at[0], at[1], at[2]}, unsigned(box_bytes())};
+    for (const std::array<int, 4>& place : places) {
+      std::string where = name + "/at" + std::to_string(place[0]);
+      for (int i = 1; i < rank; ++i) where += "," + std::to_string(place[std::size_t(i)]);
+      const int at[4] = {place[0], place[1], place[2], place[3]};
+      const BoxAt box_at{rank, {at[0], at[1], at[2], at[3]}, unsigned(box_bytes())};
       if (const std::string full = "tensor_load/" + where; is_wanted(full)) {
         std::vector<unsigned char> model(image.size());
         visit(at, [&](int shared, int global) {
@@ -235,20 +244,22 @@ template <class T> struct TensorCase {
 inline void probe_tensors() {
   using ptx::Swizzle;
   // About 100 x 37 elements: boxes inside, over each edge, wholly outside on each side.
-  const std::initializer_list<std::array<int, 3>> places = {{0, 0, 0},    {16, 8, 0},   {64, 30, 0},  {-16, -3, 0},
-                                                            {96, 36, 0},  {112, 0, 0},  {0, 37, 0},   {-64, 0, 0},
-                                                            {0, -16, 0},  {-16, 35, 0}, {1008, 1000, 0}};
-  TensorCase<bf16>{"bf16/none", 2, {104, 37, 1}, {64, 16, 1}, 224, 224 * 37, Swizzle::kNone}.probe(places);
-  TensorCase<bf16>{"bf16/32B", 2, {104, 37, 1}, {16, 16, 1}, 224, 224 * 37, Swizzle::k32B}.probe(places);
-  TensorCase<bf16>{"bf16/64B", 2, {104, 37, 1}, {32, 16, 1}, 224, 224 * 37, Swizzle::k64B}.probe(places);
-  TensorCase<bf16>{"bf16/128B", 2, {104, 37, 1}, {64, 16, 1}, 224, 224 * 37, Swizzle::k128B}.probe(places);
-  TensorCase<uint8_t>{"u8/128B", 2, {112, 37, 1}, {128, 16, 1}, 128, 128 * 37, Swizzle::k128B}.probe(places);
-  TensorCase<float>{"f32/128B", 2, {100, 37, 1}, {32, 16, 1}, 416, 416 * 37, Swizzle::k128B}.probe(places);
-  TensorCase<float>{"f32/none", 2, {100, 37, 1}, {64, 16, 1}, 416, 416 * 37, Swizzle::kNone}.probe(places);
-  const std::initializer_list<std::array<int, 3>> volumes = {{0, 0, 0},  {8, 3, 1}, {-8, -1, -1},
+  const std::initializer_list<std::array<int, 4>> places = {{0, 0},   {16, 8},  {64, 30},  {-16, -3}, {96, 36},    {112, 0},
+                                                            {0, 37},  {-64, 0}, {0, -16},  {-16, 35}, {1008, 1000}};
+  TensorCase<bf16>{"bf16/none", 2, {104, 37, 1, 1}, {64, 16, 1, 1}, {224}, Swizzle::kNone}.probe(places);
+  TensorCase<bf16>{"bf16/32B", 2, {104, 37, 1, 1}, {16, 16, 1, 1}, {224}, Swizzle::k32B}.probe(places);
+  TensorCase<bf16>{"bf16/64B", 2, {104, 37, 1, 1}, {32, 16, 1, 1}, {224}, Swizzle::k64B}.probe(places);
+  TensorCase<bf16>{"bf16/128B", 2, {104, 37, 1, 1}, {64, 16, 1, 1}, {224}, Swizzle::k128B}.probe(places);
+  TensorCase<uint8_t>{"u8/128B", 2, {112, 37, 1, 1}, {128, 16, 1, 1}, {128}, Swizzle::k128B}.probe(places);
+  TensorCase<float>{"f32/128B", 2, {100, 37, 1, 1}, {32, 16, 1, 1}, {416}, Swizzle::k128B}.probe(places);
+  TensorCase<float>{"f32/none", 2, {100, 37, 1, 1}, {64, 16, 1, 1}, {416}, Swizzle::kNone}.probe(places);
+  const std::initializer_list<std::array<int, 4>> volumes = {{0, 0, 0},  {8, 3, 1}, {-8, -1, -1},
                                                              {24, 7, 3}, {0, 0, 4}, {0, 0, -2}};
-  TensorCase<bf16>{"bf16_3d/none", 3, {40, 9, 4}, {16, 4, 2}, 80, 80 * 11, Swizzle::kNone}.probe(volumes);
-  TensorCase<bf16>{"bf16_3d/128B", 3, {40, 9, 4}, {64, 4, 2}, 80, 80 * 11, Swizzle::k128B}.probe(volumes);
+  TensorCase<bf16>{"bf16_3d/none", 3, {40, 9, 4, 1}, {16, 4, 2, 1}, {80, 80 * 11}, Swizzle::kNone}.probe(volumes);
+  TensorCase<bf16>{"bf16_3d/128B", 3, {40, 9, 4, 1}, {64, 4, 2, 1}, {80, 80 * 11}, Swizzle::k128B}.probe(volumes);
+  // 5 rows of 12 pieces of 128 bytes; of two rows, 4 pieces each at a time, so that dimension 3 steps less than dimension 2.
+  TensorCase<uint8_t>{"u8_4d/128B", 4, {128, 4, 5, 3}, {128, 4, 2, 3}, {128, 12 * 128, 4 * 128}, Swizzle::k128B}.probe(
+      {{0, 0, 0, 0}, {0, 0, 3, 0}, {0, 0, 4, 0}, {0, 0, -1, 1}, {0, 2, 1, 2}, {0, 0, 5, 0}});
 }
 
 /// Rows of a box that are shorter than the mode's: are they packed? Told, not compared: no kernel here uses it. Prints
@@ -262,7 +273,7 @@ inline void probe_short_rows() {
   const Array<uint32_t> status(1);
   const ptx::TensorMap map =
       ptx::make_tensor_map(reinterpret_cast<bf16*>(in.data()), {64, 16}, {128}, {32, 8}, ptx::Swizzle::k128B);
-  const BoxAt box{2, {0, 0, 0}, 512};
+  const BoxAt box{2, {}, 512};
   if (!run<TensorShared>(name, tensor_load, 1, 32, map, box, 2048u, background.data(), out.data(), status.data()))
     return;
   std::printf("# %s: box of 8 rows of 64 bytes, 128B swizzle:", name.c_str());

@@ -68,10 +68,10 @@ static __global__ void tensor_copies(const __grid_constant__ ptx::TensorMap map2
                                      const __grid_constant__ ptx::TensorMap map3) {
   SharedStorage& s = shared_memory<SharedStorage>();
   ptx::prefetch_tensormap(&map2);
-  ptx::cp_async_bulk_tensor_load(s.tile, &map2, -1, 2, &s.bar[0]);
-  ptx::cp_async_bulk_tensor_load(s.tile, &map3, -1, 2, 3, &s.bar[0]);
-  ptx::cp_async_bulk_tensor_store(&map2, -1, 2, s.tile);
-  ptx::cp_async_bulk_tensor_store(&map3, -1, 2, 3, s.tile);
+  ptx::cp_async_bulk_tensor_load(s.tile, &map2, {-1, 2}, &s.bar[0]);
+  ptx::cp_async_bulk_tensor_load(s.tile, &map3, {-1, 2, 3}, &s.bar[0]);
+  ptx::cp_async_bulk_tensor_store(&map2, {-1, 2}, s.tile);
+  ptx::cp_async_bulk_tensor_store(&map3, {-1, 2, 3}, s.tile);
   ptx::cp_async_bulk_commit_group();
   ptx::cp_async_bulk_wait_group<0>();
 }

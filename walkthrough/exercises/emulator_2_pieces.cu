@@ -53,6 +53,7 @@ template <class T>
 DSA_DEVICE float next_number(SharedStorage<T>& s, const Row<T>& row, int j, int turn, RingPosition<kStages>& at) {
   ptx::mbarrier_wait_parity(&s.full[at.stage], at.parity);
   const float value = j < row.n ? value_of(s.piece[at.stage][threadIdx.x]) : 0.0f;
+  ptx::fence_proxy_async_shared();               // it is there before the next copy
   __syncthreads();                               // everybody has taken its own
   if (threadIdx.x == 0) load(s, row, turn + kStages);
   at.advance();

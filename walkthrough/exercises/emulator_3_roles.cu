@@ -56,6 +56,7 @@ template <class T> DSA_DEVICE void produce(SharedStorage<T>& s, const T* x, int 
 template <class T> DSA_DEVICE float next_number(SharedStorage<T>& s, bool inside, RingPosition<kStages>& at) {
   ptx::mbarrier_wait_parity(&s.full[at.stage], at.parity);
   const float value = inside ? value_of(s.piece[at.stage][threadIdx.x]) : 0.0f;
+  ptx::fence_proxy_async_shared();               // it is there before the next copy
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.empty[at.stage]);
   at.advance();
   return value;

@@ -123,7 +123,7 @@ template <class Shape> DSA_DEVICE void do_math(SharedStorage<Shape>& s, const In
       ptx::mbarrier_wait_parity(&s.k_full[k_at.stage], k_at.parity);
       const float scale = s.scale[k_at.stage][row];
       multiply<Shape>(d, s.k[k_at.stage].k + warpgroup * kGranule * Shape::kDim, s.q[q_at.stage].q);
-      release(s.k_empty[k_at.stage]);
+      release_loaded(s.k_empty[k_at.stage]);
       if (tile + 1 == item.tiles) release(s.q_empty[q_at.stage]);
 
       trace_step("[C3] heads", 300);

@@ -43,12 +43,14 @@ template <std::size_t kBytes, Kind kKind>
   if (kGranules == 0 || kKind == Kind::kAtomic || first >= shadow.short_cut) return false;
   if (kGranules > 1 && first + kGranules > shadow.short_cut) return false;
   for (std::size_t i = first; i < first + kGranules; ++i) {
+    const Shadow::Touch touch{pc, running->clock->seen[running->warp], uint16_t(running->warp), Access::Proxy::kGeneric};
     if (kKind == Kind::kRead) {
       if (shadow.written[i] != Shadow::kAllWritten) return false;
+      shadow.last_read[i] = touch;
     } else {
-      const uint32_t tick = running->clock->seen[running->warp];
       shadow.written[i] = Shadow::kAllWritten;
-      shadow.last_write[i] = {pc, tick, uint16_t(running->warp), Access::Proxy::kGeneric};
+      shadow.last_write[i] = touch;
+      shadow.last_read[i] = {};
     }
   }
   return true;

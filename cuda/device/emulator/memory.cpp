@@ -157,14 +157,15 @@ std::string not_written(const Access& access, std::size_t offset) {
 
 bool is_engine(std::size_t writer) { return writer % kWritersPerBlock >= kMaxWarps; }
 
-/// @param seen  of the writer, by the reader
-std::string not_fenced(const Access& access, std::size_t offset, const Shadow::Write& write, uint32_t seen) {
+/// @param did  "wrote" or "read"
+/// @param seen  how much of its past the access has seen
+std::string not_fenced(const Access& access, std::size_t offset, const Shadow::Touch& past, const char* did, uint32_t seen) {
   return verb(access) + "shared memory at offset " + std::to_string(offset) + " that warp " +
-         std::to_string(write.warp % kMaxWarps) + " wrote" + where(write.pc) +
-         (seen < write.tick
+         std::to_string(past.warp % kMaxWarps) + " " + did + where(past.pc) +
+         (seen < past.tick
               ? std::string(
                     ", and nothing orders the two: a barrier is missing, or comes too early or too late") +
-                    (is_engine(write.warp) ? ", or nobody waits for the copy" : "")
+                    (is_engine(past.warp) ? ", or nobody waits for the copy" : "")
               : " through the generic proxy, without a fence.proxy.async in between");
 }
 
@@ -196,26 +197,37 @@ std::string judge_shared(Shadow& shadow, const Access& access, std::size_t warp,
   std::string verdict;
   if (access.kind != Kind::kWrite) {
     for_each_granule(offset, access.bytes, [&](std::size_t granule, uint8_t mask, std::size_t at) {
-      const Shadow::Write& write = shadow.last_write[granule];
+      const Shadow::Touch& write = shadow.last_write[granule];
       if (!verdict.empty()) return;
       if (kPlainStoresSeen && (shadow.written[granule] & mask) != mask) {
         verdict = not_written(access, at);
       } else if (access.proxy == Proxy::kAsync && (write.proxy == Proxy::kGeneric || is_engine(write.warp)) &&
                  entry(write.proxy == Proxy::kGeneric ? clock.fenced : clock.seen, write.warp) < write.tick) {
-        verdict = not_fenced(access, at, write, entry(clock.seen, write.warp));
+        verdict = not_fenced(access, at, write, "wrote", entry(clock.seen, write.warp));
       }
+      if (access.proxy == Proxy::kGeneric)
+        shadow.last_read[granule] = {access.pc, entry(clock.seen, warp), uint16_t(warp), access.proxy};
     });
     if (!verdict.empty()) return verdict;
   }
   if (access.kind != Kind::kRead) {
     const bool fenceless = !cp_async_needs_fence && std::strcmp(access.instruction, "cp.async") == 0;
     const Proxy proxy = fenceless ? Proxy::kAsync : access.proxy;
-    for_each_granule(offset, access.bytes, [&](std::size_t granule, uint8_t mask, std::size_t) {
+    for_each_granule(offset, access.bytes, [&](std::size_t granule, uint8_t mask, std::size_t at) {
+      // A copy does not queue up behind loads and stores that are still under way.
+      if (access.proxy == Proxy::kAsync && shadow.written[granule] != 0 && verdict.empty()) {
+        const Shadow::Touch &write = shadow.last_write[granule], &read = shadow.last_read[granule];
+        if (entry(clock.fenced, read.warp) < read.tick)
+          verdict = not_fenced(access, at, read, "read", entry(clock.seen, read.warp));
+        else if (write.proxy == Proxy::kGeneric && entry(clock.fenced, write.warp) < write.tick)
+          verdict = not_fenced(access, at, write, "wrote", entry(clock.seen, write.warp));
+      }
       shadow.written[granule] |= mask;
       shadow.last_write[granule] = {access.pc, entry(clock.seen, warp), uint16_t(warp), proxy};
+      shadow.last_read[granule] = {};
     });
   }
-  return "";
+  return verdict;
 }
 
 }  // namespace
@@ -247,8 +259,8 @@ void begin_shared(std::size_t slot, unsigned char* memory, std::size_t bytes) {
   const std::size_t granules = (bytes + Shadow::kGranuleBytes - 1) / Shadow::kGranuleBytes;
   shadow.written.assign(granules, 0);
   // Nothing is asked about the last write of what nobody has written, unless that cannot be known.
-  if (kPlainStoresSeen) shadow.last_write.resize(granules);
-  else shadow.last_write.assign(granules, {});
+  if (kPlainStoresSeen) shadow.last_write.resize(granules), shadow.last_read.resize(granules);
+  else shadow.last_write.assign(granules, {}), shadow.last_read.assign(granules, {});
 }
 
 void end_shared(std::size_t slot) {

@@ -29,17 +29,18 @@ inline AddressRange& last_hit_of(const void* pc) { return last_hit[uintptr_t(pc)
 struct Shadow {
   static constexpr std::size_t kGranuleBytes = 4;
   static constexpr uint8_t kAllWritten = 0xf;
-  /// Of a granule's last write; earlier ones are forgotten, also where they wrote other bytes.
-  struct Write {
+  /// An access to a granule.
+  struct Touch {
     const void* pc = nullptr;
-    uint32_t tick = 0;            // the writer's own count at that time
-    uint16_t warp = 0;
+    uint32_t tick = 0;            // the warp's own count at that time; 0: there was none
+    uint16_t warp = 0;            // or engine
     Access::Proxy proxy = Access::Proxy::kGeneric;
   };
   AddressRange span;
   std::size_t short_cut = 0;      // whole granules, unless memory is counted
   std::vector<uint8_t> written;   // one bit per byte of a granule
-  std::vector<Write> last_write;
+  std::vector<Touch> last_write;  // earlier ones are forgotten, also where they wrote other bytes
+  std::vector<Touch> last_read;   // through the generic proxy, since that write
 };
 extern std::vector<Shadow> shadows;   // by slot
 

@@ -12,7 +12,8 @@ namespace dsa::ptx {
 // operands in shared memory through the async proxy. A barrier alone does not order one against the other.
 
 /// `fence.proxy.async`: the thread's earlier generic accesses to global and shared memory come before async accesses
-/// that are ordered after the fence. Every thread that wrote, before the barrier that the reader waits at.
+/// that are ordered after the fence. Every thread that wrote what they read, or read what they overwrite, before the barrier
+/// that whoever starts them waits at.
 /// PTX ISA: "Parallel Synchronization and Communication Instructions: membar / fence".
 DSA_DEVICE void fence_proxy_async() {
 #if defined(DSA_EMULATOR)

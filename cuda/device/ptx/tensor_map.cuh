@@ -6,7 +6,6 @@
 /// `const __grid_constant__ ptx::TensorMap map` and hands its address to the functions here.
 #pragma once
 
-#include <iterator>
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
@@ -145,8 +144,8 @@ static TensorMap make_tensor_map(const T* base, std::initializer_list<int64_t> s
 
 // ---- Device -----------------------------------------------------------------------------------------------------
 // One thread; async proxy. smem is aligned to 128 bytes, and to 8 rows of the swizzle mode (1024 bytes for k128B) if
-// the pattern is to start at its beginning. Coordinates are those of the box's first element, as many as the map's rank; x
-// is the contiguous dimension. What an H200 does beyond the manual (tests/probe): x must be a multiple of 16 bytes, and
+// the pattern is to start at its beginning. `at` is the box's first element, as many coordinates as the map's rank, the
+// contiguous dimension x first. What an H200 does beyond the manual (tests/probe): x must be a multiple of 16 bytes, and
 // a store takes no negative coordinate, or the chip stops with "illegal instruction"; a store writes whole 16-byte pieces,
 // so the contiguous dimension of a tensor that is stored to must be a multiple of 16 bytes long.
 // PTX ISA: "Data Movement and Conversion Instructions: cp.async.bulk.tensor".
@@ -158,45 +157,25 @@ DSA_DEVICE void prefetch_tensormap([[maybe_unused]] const TensorMap* map) {
 #endif
 }
 
-/// cp.async.bulk.tensor.2d from global memory to shared, .tile, completing bytes on a mbarrier: the box at (x, y) to this CTA's
-/// smem, row after row without gaps; completes the bytes of the whole box on `bar`, outside elements included.
-DSA_DEVICE void cp_async_bulk_tensor_load(void* smem, const TensorMap* map, int x, int y, mbarrier* bar) {
-  const int coordinates[] = {x, y};
+/// cp.async.bulk.tensor from global memory to shared, .tile, completing bytes on a mbarrier: the box at `at` to this CTA's smem,
+/// row after row without gaps; completes the bytes of the whole box on `bar`, outside elements included.
+template <int kRank>
+DSA_DEVICE void cp_async_bulk_tensor_load(void* smem, const TensorMap* map, const int (&at)[kRank], mbarrier* bar) {
 #if defined(DSA_EMULATOR)
-  emulator::tensor_load(smem, map, coordinates, int(std::size(coordinates)), bar);
+  emulator::tensor_load(smem, map, at, kRank, bar);
 #else
-  cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global, smem, map, coordinates, bar);
+  cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global, smem, map, at, bar);
 #endif
 }
 
-/// `cp.async.bulk.tensor.3d....`: the box at (x, y, z).
-DSA_DEVICE void cp_async_bulk_tensor_load(void* smem, const TensorMap* map, int x, int y, int z, mbarrier* bar) {
-  const int coordinates[] = {x, y, z};
-#if defined(DSA_EMULATOR)
-  emulator::tensor_load(smem, map, coordinates, int(std::size(coordinates)), bar);
-#else
-  cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global, smem, map, coordinates, bar);
-#endif
-}
-
-/// cp.async.bulk.tensor.2d from shared memory to global, .tile, in a .bulk_group: smem to the box at (x, y); outside elements are not
+/// cp.async.bulk.tensor from shared memory to global, .tile, in a .bulk_group: smem to the box at `at`; outside elements are not
 /// written. In the thread's current bulk group (async_copy.cuh).
-DSA_DEVICE void cp_async_bulk_tensor_store(const TensorMap* map, int x, int y, const void* smem) {
-  const int coordinates[] = {x, y};
+template <int kRank>
+DSA_DEVICE void cp_async_bulk_tensor_store(const TensorMap* map, const int (&at)[kRank], const void* smem) {
 #if defined(DSA_EMULATOR)
-  emulator::tensor_store(map, coordinates, int(std::size(coordinates)), smem);
+  emulator::tensor_store(map, at, kRank, smem);
 #else
-  cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_global, cuda::ptx::space_shared, map, coordinates, smem);
-#endif
-}
-
-/// `cp.async.bulk.tensor.3d....`: smem to the box at (x, y, z).
-DSA_DEVICE void cp_async_bulk_tensor_store(const TensorMap* map, int x, int y, int z, const void* smem) {
-  const int coordinates[] = {x, y, z};
-#if defined(DSA_EMULATOR)
-  emulator::tensor_store(map, coordinates, int(std::size(coordinates)), smem);
-#else
-  cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_global, cuda::ptx::space_shared, map, coordinates, smem);
+  cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_global, cuda::ptx::space_shared, map, at, smem);
 #endif
 }
 
