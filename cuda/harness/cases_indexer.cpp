@@ -309,6 +309,9 @@ std::vector<Case> indexer_cases() {
   add(CaseKind::kLarge, "s_q:70000", "more queries than a grid's y axis may have", [] {
     return indexer({70000, 256}, whole(256));
   });
+  for (const Sizes s : {Sizes{4096, 8192, 32, 128}, Sizes{4096, 8192, 32, 64}})
+    add(CaseKind::kLarge, "whole/" + bench_name(s), "few heads, so that stores of logits hold up the loads behind them",
+        [=] { return indexer(s, whole(s.s_kv)); });
   const Sizes few{4, 1024};
   add(CaseKind::kExplain, bench_name(few) + "/causal", "four queries, a thousand keys",
       [=] { return indexer(few, suffix(few.s_q, few.s_kv)); });

@@ -25,8 +25,8 @@
 ///                                                      32 heads    q0 q0 | q1 q1 | q2 q2 | q3 q3
 ///
 /// Roles          in cuda/common/indexer_lean.cuh, because index_topk scores with them too.
-/// Columns        a product does not care in which order they come. q is copied in 16 boxes, each the next few heads of all
-///                queries of the block, 8 rows, which is the swizzle's atom.
+/// Columns        a product does not care in which order they come. q is a tensor of four dimensions to the copy, so that the
+///                next few heads of all queries of the block make 8 rows, the swizzle's atom, and then the few after them.
 /// ReLU           FMUL.SAT instead of FMNMX: x 2^-25 saturated to [0, 1], exact; 2^25 goes back into the sum (relu_scaled()).
 /// Expected       205 instructions per 64 x 128 tile and warp instead of 216 (32 heads of 64: 197 instead of 244), none of the 64
 ///                maxima left on a pipe of half rate: 0.125 ms (4096 causal), 1.74 at 4096 x 32768; with 32 heads 15 % less.

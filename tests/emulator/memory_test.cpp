@@ -68,6 +68,13 @@ void copy_bytes(float* out, const float* in, int shift) {
 }
 void launches_with_a_struct(dim3 big, float* out) { out[threadIdx.x] = float(big.x + big.y + warpSize); }
 
+template <class T> constexpr int kThree = 3;
+template <class T> [[gnu::noinline]] void writes_three(float* out, const T (&x)[kThree<T>]) { out[threadIdx.x + 32] = float(x[2]); }
+void calls_with_an_array(float* out) {
+  const int x[3] = {1, 2, 3};
+  writes_three(out, x);
+}
+
 constexpr LaunchConfig kOneWarp{dim3(1), dim3(32)};
 
 }  // namespace
@@ -86,6 +93,13 @@ TEST_CASE("loads outside of a tensor name it and the line" * doctest::skip(kUnse
   words = verdict(copy_shifted, kOneWarp, out.data(), in.data(), 1 << 30);
   CAPTURE(words);
   CHECK(contains(words, ", which is no device memory"));
+}
+
+TEST_CASE("a function's name, also where the demangler gives up" * doctest::skip(kUnseen)) {
+  Tensor<float> out("out", 32);
+  const std::string words = verdict(calls_with_an_array, kOneWarp, out.data());
+  CAPTURE(words);
+  CHECK(contains(words, " (writes_three): writes 4 bytes at 'out' + 128"));
 }
 
 TEST_CASE("stores and atomics outside of a tensor" * doctest::skip(kUnseen)) {

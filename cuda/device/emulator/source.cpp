@@ -4,6 +4,7 @@
 #include <link.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -59,8 +60,22 @@ std::string quoted(const std::string& text) {
   return result + "'";
 }
 
+/// "find" of "_ZN3dsa4findI...": a name that addr2line could not read, such as g++'s for an array parameter whose length is a
+/// variable template.
+std::string last_mangled_name(const std::string& mangled) {
+  std::string name;
+  for (std::size_t at = mangled.find_first_of("123456789"); at < mangled.size() && std::isdigit(mangled[at]);) {
+    std::size_t digits = 0;
+    const std::size_t length = std::stoul(mangled.substr(at, 4), &digits);
+    name = mangled.substr(at + digits, length);
+    at += digits + length;
+  }
+  return name;
+}
+
 /// "find" of "void dsa::find<int>(Shared&, int)::{lambda(int)#1}::operator()(int) const": what a reader looks for.
 std::string short_name(const std::string& demangled) {
+  if (demangled.starts_with("_Z")) return last_mangled_name(demangled);
   std::string name;
   int depth = 0;
   const std::string text = demangled.substr(0, demangled.find("::{lambda"));
