@@ -238,7 +238,7 @@ TEST_CASE("the async proxy may read what was written through the generic one onl
   CHECK(emulator::judge(operand, 0, reader).empty());
 
   const Access bulk{memory + 16, 16, Access::Kind::kWrite, Access::Proxy::kAsync, nullptr, "cp.async.bulk"};
-  CHECK(emulator::judge(bulk, 3, writer).empty());
+  CHECK(emulator::judge(bulk, 0, reader).empty());
   CHECK(emulator::judge(operand, 0, {}).empty());
 
   const Access copy{memory + 16, 16, Access::Kind::kWrite, Access::Proxy::kGeneric, nullptr, "cp.async"};
