@@ -2,7 +2,7 @@
 /// What the tensor copies of the indexer need: maps of q, k, weights and key scales, and the shared memory they fill.
 #pragma once
 
-#include "indexer_tile.cuh"
+#include "indexer_heads.cuh"
 #include "ring.cuh"
 
 namespace dsa {
@@ -79,7 +79,7 @@ DSA_DEVICE void copy_queries(QueryTile<Shape>& tile, float* weights, const Index
 /// query of the block. As a tensor of four dimensions, d_i, the few heads, s_q and h_i / few, that is one box.
 // [dealt_maps]
 template <class Shape> static IndexerMaps dealt_maps(const IndexerArgs& a) {
-  constexpr int kDim = Shape::kDim, kHeads = Shape::kHeads, kQueries = Shape::kQueries, kFew = 8 / kQueries;
+  constexpr int kDim = Shape::kDim, kHeads = Shape::kHeads, kQueries = Shape::kQueries, kFew = kDealt<Shape>;
   IndexerMaps maps = indexer_maps<Shape>(a);
   maps.q = ptx::make_tensor_map(a.q, {kDim, kFew, a.s_q, kHeads / kFew}, {kDim, kHeads * kDim, kFew * kDim},
                                 {kDim, kFew, kQueries, kHeads / kFew}, Shape::kSwizzle);

@@ -291,7 +291,7 @@ TEST_CASE("the async proxy may overwrite what was read or written through the ge
   CHECK(emulator::judge(bulk, 0, copier) ==
         "cp.async.bulk writes shared memory at offset 24 that warp 3 wrote through the generic proxy, without a "
         "fence.proxy.async in between");
-  REQUIRE(emulator::judge(load, 3, reader).empty());
+  REQUIRE(emulator::judge(load, 3, reader).empty());   // what the generic proxy overwrites is not judged
   REQUIRE(emulator::judge({memory + 20, 4, Access::Kind::kWrite}, 3, reader).empty());
   CHECK(emulator::judge({memory + 20, 4, Access::Kind::kWrite, Access::Proxy::kGeneric, nullptr, "cp.async"}, 2, {}).empty());
   emulator::end_shared(0);

@@ -42,8 +42,8 @@ template <std::size_t kBytes, Kind kKind>
   const std::size_t first = (address - shadow.span.begin) / Shadow::kGranuleBytes;
   if (kGranules == 0 || kKind == Kind::kAtomic || first >= shadow.short_cut) return false;
   if (kGranules > 1 && first + kGranules > shadow.short_cut) return false;
+  const Shadow::Touch touch{pc, running->clock->seen[running->warp], uint16_t(running->warp), Access::Proxy::kGeneric};
   for (std::size_t i = first; i < first + kGranules; ++i) {
-    const Shadow::Touch touch{pc, running->clock->seen[running->warp], uint16_t(running->warp), Access::Proxy::kGeneric};
     if (kKind == Kind::kRead) {
       if (shadow.written[i] != Shadow::kAllWritten) return false;
       shadow.last_read[i] = touch;

@@ -157,18 +157,6 @@ std::string not_written(const Access& access, std::size_t offset) {
 
 bool is_engine(std::size_t writer) { return writer % kWritersPerBlock >= kMaxWarps; }
 
-/// @param did  "wrote" or "read"
-/// @param seen  how much of its past the access has seen
-std::string not_fenced(const Access& access, std::size_t offset, const Shadow::Touch& past, const char* did, uint32_t seen) {
-  return verb(access) + "shared memory at offset " + std::to_string(offset) + " that warp " +
-         std::to_string(past.warp % kMaxWarps) + " " + did + where(past.pc) +
-         (seen < past.tick
-              ? std::string(
-                    ", and nothing orders the two: a barrier is missing, or comes too early or too late") +
-                    (is_engine(past.warp) ? ", or nobody waits for the copy" : "")
-              : " through the generic proxy, without a fence.proxy.async in between");
-}
-
 std::string misaligned(const Access& access, std::size_t slot) {
   const auto address = uintptr_t(access.address);
   std::string place = hexadecimal(address);
@@ -183,6 +171,20 @@ std::string misaligned(const Access& access, std::size_t slot) {
 // ---- Rules -------------------------------------------------------------------------------------------------
 uint32_t entry(const std::vector<uint32_t>& counts, std::size_t warp) {
   return warp < counts.size() ? counts[warp] : 0;
+}
+
+/// What is wrong with an access of the async proxy after `past`; "" when that is in the past of `clock`, behind a fence if it went
+/// through the generic proxy.
+/// @param did  "wrote" or "read"
+std::string not_fenced(const Access& access, std::size_t offset, const Shadow::Touch& past, const char* did, const Clock& clock) {
+  if (entry(past.proxy == Proxy::kGeneric ? clock.fenced : clock.seen, past.warp) >= past.tick) return "";
+  return verb(access) + "shared memory at offset " + std::to_string(offset) + " that warp " +
+         std::to_string(past.warp % kMaxWarps) + " " + did + where(past.pc) +
+         (entry(clock.seen, past.warp) < past.tick
+              ? std::string(
+                    ", and nothing orders the two: a barrier is missing, or comes too early or too late") +
+                    (is_engine(past.warp) ? ", or nobody waits for the copy" : "")
+              : " through the generic proxy, without a fence.proxy.async in between");
 }
 
 #if defined(DSA_PLAIN_ACCESSES_UNSEEN)
@@ -201,9 +203,8 @@ std::string judge_shared(Shadow& shadow, const Access& access, std::size_t warp,
       if (!verdict.empty()) return;
       if (kPlainStoresSeen && (shadow.written[granule] & mask) != mask) {
         verdict = not_written(access, at);
-      } else if (access.proxy == Proxy::kAsync && (write.proxy == Proxy::kGeneric || is_engine(write.warp)) &&
-                 entry(write.proxy == Proxy::kGeneric ? clock.fenced : clock.seen, write.warp) < write.tick) {
-        verdict = not_fenced(access, at, write, "wrote", entry(clock.seen, write.warp));
+      } else if (access.proxy == Proxy::kAsync && (write.proxy == Proxy::kGeneric || is_engine(write.warp))) {
+        verdict = not_fenced(access, at, write, "wrote", clock);
       }
       if (access.proxy == Proxy::kGeneric)
         shadow.last_read[granule] = {access.pc, entry(clock.seen, warp), uint16_t(warp), access.proxy};
@@ -216,11 +217,9 @@ std::string judge_shared(Shadow& shadow, const Access& access, std::size_t warp,
     for_each_granule(offset, access.bytes, [&](std::size_t granule, uint8_t mask, std::size_t at) {
       // A copy does not queue up behind loads and stores that are still under way.
       if (access.proxy == Proxy::kAsync && shadow.written[granule] != 0 && verdict.empty()) {
-        const Shadow::Touch &write = shadow.last_write[granule], &read = shadow.last_read[granule];
-        if (entry(clock.fenced, read.warp) < read.tick)
-          verdict = not_fenced(access, at, read, "read", entry(clock.seen, read.warp));
-        else if (write.proxy == Proxy::kGeneric && entry(clock.fenced, write.warp) < write.tick)
-          verdict = not_fenced(access, at, write, "wrote", entry(clock.seen, write.warp));
+        const Shadow::Touch& write = shadow.last_write[granule];
+        verdict = not_fenced(access, at, shadow.last_read[granule], "read", clock);
+        if (verdict.empty() && write.proxy == Proxy::kGeneric) verdict = not_fenced(access, at, write, "wrote", clock);
       }
       shadow.written[granule] |= mask;
       shadow.last_write[granule] = {access.pc, entry(clock.seen, warp), uint16_t(warp), proxy};
