@@ -65,7 +65,7 @@ for part in "${parts[@]}"; do
     probe)
       step probe 120 build/bin/probe_gpu && cp "$logs/probe.log" "$out/probe.txt" &&
         step probe-agrees 10 diff -I '^#' tests/probe/h200.txt "$out/probe.txt" ;;
-    tests) step tests 500 ctest --test-dir build --output-on-failure --no-tests=error -j "$(nproc)" ;;
+    tests) step tests 900 ctest --test-dir build --output-on-failure --no-tests=error -j "$(nproc)" ;;
     sanitize)
       for tool in memcheck initcheck synccheck; do
         step "sanitize-$tool" 300 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
