@@ -313,6 +313,15 @@ void add_small(const std::function<void(std::string, std::string, std::function<
   small(
       "huge", "all values beyond fp16's range", [=] { return topk(s, huge); },
       [](const Problem& p) { return count(p, [](float x) { return std::fabs(x) < 65520; }) == 0; });
+  small(
+      "equal_below_fp16", "the last to be selected are equal and beyond fp16's range, with -inf among them",
+      [=] {
+        return topk(with(4, 9000, 600), [](int64_t i, int64_t j) {
+          const int64_t scattered = (j * 7919 + i) % 9000;
+          return scattered < 500 ? float(noise(i, j)) : scattered < 5000 ? -1e30f : -kInf;
+        });
+      },
+      [](const Problem& p) { return count(p, [](float x) { return x == -1e30f; }) == 4 * 4500; });
   small("longer_than_smem", "a row of which not even 16-bit keys fit in shared memory",
         [=] { return random(with(1, 120001, 2048), [](int64_t) { return std::pair(3, 120001); }); });
   small("longer_than_smem/all_equal", "the same, all of it tied",

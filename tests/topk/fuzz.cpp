@@ -133,6 +133,12 @@ const Kind kKinds[] = {
     {"mostly -inf", [](Row& r) {
        scatter(r, r.random.below(2 * r.k + 1), [&] { return r.random.normal(); }, [] { return -kInf; });
      }},
+    {"few below fp16", [](Row& r) {   // which all round to -inf, and -inf itself is there, too
+       const float values[] = {-7e4f, -1e30f, -3.4028235e38f};
+       const float value = r.random.pick(values), other = r.random.one_in(2) ? value : r.random.pick(values);
+       scatter(r, r.random.below(r.k + 1), [&] { return r.random.normal(); },
+               [&] { return r.random.one_in(3) ? -kInf : r.random.one_in(2) ? value : other; });
+     }},
     {"any bits", [](Row& r) { each(r, [&](int) { return std::bit_cast<float>(uint32_t(r.random.bits())); }); }},
     {"around one value", [](Row& r) {
        const uint32_t base = uint32_t(r.random.bits()) & 0xbfffe000u;   // where the low 13 bits roll over
