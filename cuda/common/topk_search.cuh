@@ -93,8 +93,11 @@ DSA_DEVICE Bin find_bin(int* histogram, int k, BinSearch& s, const Group& group)
 /// All threads. Ends without a barrier.
 template <int kThreads, class Word, int kWords> DSA_DEVICE void clear_words(Word (&word)[kWords]) {
   static_assert(sizeof(Word) == 4);
-  for (int i = 4 * int(threadIdx.x); i < kWords; i += 4 * kThreads)
-    *reinterpret_cast<uint4*>(&word[i]) = make_uint4(0, 0, 0, 0);
+  constexpr int kTurn = 4 * kThreads;
+  for (int begin = 0; begin < kWords; begin += kTurn) {   // unrolled
+    const int i = begin + 4 * int(threadIdx.x);
+    if (begin + kTurn <= kWords || i < kWords) *reinterpret_cast<uint4*>(&word[i]) = make_uint4(0, 0, 0, 0);
+  }
 }
 
 // ---- Members of a class -----------------------------------------------------------------------------------------------

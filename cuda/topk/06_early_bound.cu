@@ -43,7 +43,6 @@
 ///                in rung 4's order: 140 | 63 | 39 | 140 | 12.5 | 22.
 #include <cfloat>
 #include <climits>
-#include <limits>
 
 #include "../common/register.cuh"
 #include "../common/topk_half_key.cuh"
@@ -98,6 +97,7 @@ DSA_DEVICE bool keeps(const Bound& bound, float value, int column) {
 template <int kThreads, class F> DSA_DEVICE void for_each_entry(const List& list, int mine, const F& f) {
   const uint2* entry = list.entry + threadIdx.x;
   int i = 0;
+#pragma unroll 1                                 // lanes of different lengths would take turns at the rest
   for (; i + 1 < mine; i += 2) {
     const uint2 one = entry[i * kThreads], two = entry[(i + 1) * kThreads];
     f(__uint_as_float(one.x), int(one.y)), f(__uint_as_float(two.x), int(two.y));
@@ -239,11 +239,11 @@ template <int kThreads> DSA_DEVICE Bound kth_entry(SharedStorage& s, const List&
 /// Which of the entries are selected: what `sure` keeps, and the first so many of a bin below it, of those from `smallest` on.
 struct Cut {
   Bound sure;
-  float smallest;
+  float smallest;    ///< nothing below it is selected
   int members;       ///< of the bin; 0 if all is sure
   int wanted;        ///< of them
 };
-constexpr Cut only(const Bound& bound) { return {bound, std::numeric_limits<float>::quiet_NaN(), 0, 0}; }   ///< no bin
+constexpr Cut only(const Bound& bound) { return {bound, bound.value, 0, 0}; }   ///< no bin
 
 /// The cut for the k largest entries of more; none is below `bound`. All threads; nobody uses the union before or after.
 // [cut]
@@ -307,19 +307,28 @@ DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& 
   int written = 0;
   for (int first = row.aligned; first < row.last; first += kWindow) {
     int later = 0;                               // entries of this thread that are selected, but behind this window
-    const auto select = [&](float value, int column) {
+    const auto leave = [&](float value, int column) {
+      list.entry[kThreads * later++ + t] = make_uint2(__float_as_uint(value), uint32_t(column));
+    };
+    // Whether the column is selected and lies in this window; if so, it gets its bit. No branches: most lanes set one.
+    const auto select = [&](int column, bool selected) {
       const uint32_t bit = uint32_t(column - first);
-      if (bit < uint32_t(kWindow)) atomicOr(&s.bits[bit / 32], 1u << bit % 32);
-      else list.entry[kThreads * later++ + t] = make_uint2(__float_as_uint(value), uint32_t(column));
+      const bool here = selected & (bit < uint32_t(kWindow));
+      atomicOr(&s.bits[bit / 32 % (kWindow / 32)], here ? 1u << bit % 32 : 0);
+      return here;
     };
     for_each_entry<kThreads>(list, mine, [&](float value, int column) {
-      if (keeps(cut.sure, value, column)) select(value, column);
-      else if (value >= cut.smallest) s.member[atomicAdd(&s.members, 1)] = member_order(selectable_key(value), column);
+      const bool sure = keeps(cut.sure, value, column);
+      if (!select(column, sure) & (value >= cut.smallest)) {   // rare
+        if (sure) leave(value, column);
+        else if (cut.members > 0) s.member[atomicAdd(&s.members, 1)] = member_order(selectable_key(value), column);
+      }
     });
     __syncthreads();
     for (int i = t; i < cut.members; i += kThreads) {
       const uint64_t member = s.member[i];
-      if (rank_among(s.member, cut.members, member) < cut.wanted) select(0, column_of(member));
+      const bool selected = rank_among(s.member, cut.members, member) < cut.wanted;
+      if (!select(column_of(member), selected) & selected) leave(0, column_of(member));
     }
     __syncthreads();
     uint32_t word[kWords];
@@ -327,8 +336,15 @@ DSA_DEVICE void write_entries(SharedStorage& s, const TopkRow& row, const List& 
     for (int i = 0; i < kWords; ++i) word[i] = s.bits[kWords * t + i], count += __popc(word[i]);
     const Scan scan = block_scan<kThreads>(uint32_t(count), s.search.warp_total);
     const auto write = [&](int32_t* place) {
-      for (int i = 0; i < kWords; ++i)
-        for (uint32_t left = word[i]; left; left &= left - 1) *place++ = first + 32 * (kWords * t + i) + __ffs(int(left)) - 1;
+      for (int i = 0; i < kWords; ++i) {
+        const int column = first + 32 * (kWords * t + i);
+        int32_t *from = place, *to = place += __popc(word[i]);
+        for (uint32_t left = word[i]; left;) {   // a bit from either end; the last one may be both
+          const int low = __ffs(int(left)) - 1, high = 31 - __clz(int(left));
+          *from++ = column + low, *--to = column + high;
+          left &= (left - 1) & ~(1u << high);
+        }
+      }
     };
     if (once) {                                  // in whole sectors, by way of the list, which nobody needs any more
       int32_t* selected = reinterpret_cast<int32_t*>(list.entry);
