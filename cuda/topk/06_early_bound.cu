@@ -39,7 +39,7 @@
 ///
 /// Shared memory  8.2 KiB, and a list of k / 256 + 25 rows of 2 KiB: 74.2 KiB for k = 2048.
 /// Registers      80 per thread, 32 of them for columns.
-/// Expected       17500 instructions per row of 32768 (it became 22800), and no more bytes than the row has. In us, for the cases
+/// Expected       17500 instructions per row of 32768 (it became 21500), and no more bytes than the row has. In us, for the cases
 ///                in rung 4's order: 140 | 63 | 39 | 140 | 12.5 | 22.
 #include <cfloat>
 #include <climits>
