@@ -320,7 +320,7 @@ DSA_DEVICE void decide_large_class(ResidentStorage& s, const ResidentKeys<kThrea
   uint64_t pivot = uint64_t(value.key + 1) << 32;         // everything larger than value.key
   if (value.ties > 0) {
     const Threshold last = radix_select<kThreads>(s.select, value.ties, group, [&](const auto& f) {
-      if (value.all_equal && cut.key != kHalfMinusInfinity) {   // a plateau: not read again. -inf is no member of the lowest
+      if (value.all_equal && cut.key != kHalfMinusInfinity) {   // a plateau: not read again; the lowest class has -inf, too
         for_each_group(k, [&](const uint4& keys, int column) {
           for (int i = 0; i < kGroup; ++i)
             if (key_of(keys, i) == cut.key) f(~uint32_t(column + i), column + i);

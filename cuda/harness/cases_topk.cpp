@@ -51,6 +51,9 @@ double noise(int64_t row, int64_t column) {
   return double(generate::hash(uint64_t(row), uint64_t(column)) >> 11) * 0x1p-53;
 }
 
+/// The columns of a row in another order: a permutation of [0, n), unless 7919 divides n.
+int64_t scattered(int64_t row, int64_t column, int64_t n) { return (column * 7919 + row) % n; }
+
 /// `winners` columns are all of an outermost bin of coarse keys, or of the one just below zero: from `edge` on, away from it by
 /// as much as a factor of 4 or down to 0. The others lie just below the edge. Such a bin spans many powers of two, so that
 /// the digits of fp32 keys inside it begin and end elsewhere.
@@ -58,14 +61,13 @@ float wide_bin(int64_t row, int64_t column, int winners) {
   constexpr double kEdges[] = {56320, 49152, -0x1.08p-16, -0x1.4p-16};   // 11 and 8 bits, 11 and 8 bits
   const double edge = kEdges[row], away = noise(row, column);
   if (column == 0 && edge < 0) return -std::numeric_limits<float>::denorm_min();
-  if (column * 7919 % 1000 < winners) return float(edge > 0 ? edge * (1 + 3 * away) : edge * away);
+  if (scattered(0, column, 1000) < winners) return float(edge > 0 ? edge * (1 + 3 * away) : edge * away);
   return float(edge > 0 ? edge * (0.999 - away / 64) : edge * (1.001 + away / 64));
 }
 
 /// `winners` of n columns, scattered, above a plateau of zeros, which ReLU makes ordinary.
 float plateau(int64_t row, int64_t column, int n, int winners) {
-  const int64_t scattered = column * 7919 % n;  // a permutation of [0, n) unless 7919 divides n
-  return scattered < winners ? float(1 + noise(row, column)) : 0.f;
+  return scattered(0, column, n) < winners ? float(1 + noise(row, column)) : 0.f;
 }
 
 /// In the first two tiles that rung 6 looks at, large values are those of lane 0: its threads' lists are full while all of them
@@ -90,9 +92,9 @@ float crowd(int64_t row, int64_t column) {
 
 /// `members` columns, scattered over n, share a radix bin [1, 1 + width); a tenth as many lie above it, the rest below.
 float one_bin(int64_t row, int64_t column, int64_t n, int64_t members, double width) {
-  const int64_t scattered = column * 7919 % n;  // a permutation of [0, n) unless 7919 divides n
-  if (scattered < members) return float(1 + width * noise(row, column));
-  return scattered < members + members / 10 ? float(2 + noise(row, column)) : float(noise(row, column) / 2);
+  const int64_t place = scattered(0, column, n);
+  if (place < members) return float(1 + width * noise(row, column));
+  return place < members + members / 10 ? float(2 + noise(row, column)) : float(noise(row, column) / 2);
 }
 
 bool in_bin(float x, double width) { return x >= 1 && double(x) < 1 + width; }
@@ -317,8 +319,8 @@ void add_small(const std::function<void(std::string, std::string, std::function<
       "equal_below_fp16", "the last to be selected are equal and beyond fp16's range, with -inf among them",
       [=] {
         return topk(with(4, 9000, 600), [](int64_t i, int64_t j) {
-          const int64_t scattered = (j * 7919 + i) % 9000;
-          return scattered < 500 ? float(noise(i, j)) : scattered < 5000 ? -1e30f : -kInf;
+          const int64_t place = scattered(i, j, 9000);
+          return place < 500 ? float(noise(i, j)) : place < 5000 ? -1e30f : -kInf;
         });
       },
       [](const Problem& p) { return count(p, [](float x) { return x == -1e30f; }) == 4 * 4500; });
@@ -344,12 +346,12 @@ void add_small(const std::function<void(std::string, std::string, std::function<
       [=] { return topk(with(4, 9000, 512), crowd); }, ties_at_threshold);
   small(
       "equal_winners/n:9000", "as many equal winners as are selected, and more than a bin is ranked for",
-      [=] { return topk(with(4, 9000, 600), [](int64_t i, int64_t j) { return (j * 7919 + i) % 9000 < 600 ? 2.f : 1.f; }); },
+      [=] { return topk(with(4, 9000, 600), [](int64_t i, int64_t j) { return scattered(i, j, 9000) < 600 ? 2.f : 1.f; }); },
       [](const Problem& p) { return count(p, [](float x) { return x == 2; }) == 4 * 600; });
   small("n:66000", "rows so long that the sample of rung 6 has two tiles, more of them than SMs",
         [=] { return random(with(4, 66000, 64)); });
   small("signed_zeros/n:9000", "a few +0 among -0: the lowest columns are selected, whatever their sign", [=] {
-    return topk(with(2, 9000, 64), [](int64_t i, int64_t j) { return (j * 7919 + i) % 9000 < 40 ? 0.f : -0.f; });
+    return topk(with(2, 9000, 64), [](int64_t i, int64_t j) { return scattered(i, j, 9000) < 40 ? 0.f : -0.f; });
   });
   small("subnormal_ties/n:20000", "a bin of keys that ends at -0, and zeros at the end of the row", [=] {
     return topk(with(2, 20000, 64), [](int64_t, int64_t j) {

@@ -23,7 +23,7 @@
 /// Smem      score 149 KiB, select 10.5 KiB + 2 B per column, as the kernels they are made of.
 /// Expected  us, of 159 | 539 | 1829 in rung 1: 4096 causal has 25 % fewer logits, 8192 6 %, the suffix next to none; that is
 ///           31 | 27 | 0 less for score. Two launches fewer are 5 less. 118 | 500 | 1822.
-/// Measured  in a burst: 115 | 487 | 1833, of 165 | 540 | 1838.
+/// Measured  in a burst: 115 | 486 | 1827, of 164 | 538 | 1831.
 #include "../common/index_topk_chunk.cuh"
 #include "../common/indexer_lean.cuh"
 #include "../common/register.cuh"
